@@ -1,0 +1,43 @@
+"""What ships with core, offered through the same hooks as anybody's plugin. Imports nothing until a hook is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tracelens.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from tracelens.contracts import Presenter, Reader, Recorder
+
+
+@hookimpl
+def readers() -> Iterable[Reader]:
+    """Formats that core reads."""
+    from tracelens.readers import chrome, gil, kineto, measurements, pyspy, speedscope, triton
+
+    return [
+        kineto.READER,
+        chrome.READER,
+        gil.READER,
+        *pyspy.READERS,
+        speedscope.READER,
+        measurements.READER,
+        *triton.READERS,
+    ]
+
+
+@hookimpl
+def presenters() -> Iterable[Presenter]:
+    """Ways core shows a Report."""
+    from tracelens.presenters import json, terminal
+
+    return [json.PRESENTER, terminal.PRESENTER]
+
+
+@hookimpl
+def recorders() -> Iterable[Recorder]:
+    """Sources core captures."""
+    from tracelens.recorders import gil, pyspy, torch
+
+    return [torch.RECORDER, gil.RECORDER, pyspy.RECORDER]

@@ -1,0 +1,89 @@
+"""What was lost, damaged, clipped, unplaced or not recorded, and how far each kind of evidence can be trusted.
+
+Readers write entries while they read; rules ask `Health.distrust(need)` before they claim. Knows no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+import polars as pl
+
+from tracelens import schema
+
+Severity = Literal["info", "warning", "error"]
+
+
+class HealthEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """One thing that went wrong, with its exact price.
+
+    `need` names the evidence it touches (e.g. "slices:kernel"); severity "error" means that this evidence must not be
+    judged. `where` is a place in a source, `lost_bytes`/`lost_ns` what it cost.
+    """
+
+    code: str
+    severity: Severity
+    says: str
+    need: str | None = None
+    count: int = 1
+    lost_ns: int | None = None
+    lost_bytes: int | None = None
+    where: str | None = None
+
+
+class Health:
+    """The entries of one Trace, in the order they were found."""
+
+    def __init__(self, entries: tuple[HealthEntry, ...] = ()) -> None:
+        self._entries = list(entries)
+
+    def add(
+        self,
+        code: str,
+        severity: Severity,
+        says: str,
+        *,
+        need: str | None = None,
+        count: int = 1,
+        lost_ns: int | None = None,
+        lost_bytes: int | None = None,
+        where: str | None = None,
+    ) -> None:
+        """Note one thing. `says` is a full sentence for people."""
+        self._entries.append(
+            HealthEntry(
+                code=code,
+                severity=severity,
+                says=says,
+                need=need,
+                count=count,
+                lost_ns=lost_ns,
+                lost_bytes=lost_bytes,
+                where=where,
+            )
+        )
+
+    def extend(self, other: Health) -> None:
+        """Take over the entries of another source."""
+        self._entries.extend(other)
+
+    def __iter__(self) -> Iterator[HealthEntry]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def distrust(self, need: str) -> HealthEntry | None:
+        """The first entry that forbids judging this evidence, or None."""
+        return next((e for e in self if e.severity == "error" and e.need == need), None)
+
+    def lossy(self) -> list[HealthEntry]:
+        """Entries that lost data: bytes not read or time removed, or of severity warning and above."""
+        return [e for e in self if e.severity != "info" or e.lost_bytes or e.lost_ns]
+
+    def table(self) -> pl.DataFrame:
+        """The entries as the `health` table."""
+        names = schema.HEALTH.dtypes
+        return schema.HEALTH.build({name: [getattr(e, name) for e in self] for name in names})

@@ -1,0 +1,1 @@
+"""Ways to show a Report, one file a format."""

@@ -1,0 +1,192 @@
+"""Perfetto's framing: a byte stream → the bodies of its packets, in bounded memory; compressed packets → more packets.
+
+A trace is a sequence of `Trace.packet` fields: 0x0a, a length, that many bytes. Where the framing breaks there is no
+way to find the next packet with certainty, so reading stops and the rest is counted as lost. Knows no packet's content.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Iterable, Iterator
+
+from tracelens.errors import TracelensError
+from tracelens.streams import MAX_FREE, MAX_RATIO
+
+PACKET = 0x0A
+MAX_PACKET = 1 << 28
+"""Largest packet and largest decompressed packet, 256 MiB; Perfetto's service writes at most 1 MiB at a time."""
+MAX_FIELD = 1 << 29
+_FIXED = {1: 8, 5: 4}
+_DEFLATE_OR_GZIP = 47
+_PIECE = 1 << 15
+
+
+class Damage:
+    """Where the framing broke: what was not read."""
+
+    def __init__(self) -> None:
+        self.lost_bytes = 0
+        self.truncated = 0
+        self.broken = 0
+        self.foreign = 0
+        self.compressed = 0
+
+
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int] | None:
+    """(value, next position) of the varint at `at`; None if the data ends in it. ValueError if it is none."""
+    value = shift = 0
+    for position in range(at, min(at + 10, len(data))):
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+        shift += 7
+    if len(data) - at >= 10:
+        raise ValueError("not a varint")
+    return None
+
+
+def split(blocks: Iterable[bytes], damage: Damage) -> Iterator[memoryview]:
+    """The body of each packet of a byte stream given in pieces."""
+    pieces = iter(blocks)
+    rest = b""
+    while (block := _enough(pieces, rest)) is not None:
+        data = memoryview(block)
+        at, size = 0, len(block)
+        try:
+            while at + 1 < size:
+                length, start = data[at + 1], at + 2
+                if data[at] != PACKET or length > 0x7F:
+                    end = _skip(data, at)
+                    if end is None or end > size:
+                        break
+                    if data[at] != PACKET:
+                        damage.foreign += 1
+                        at = end
+                        continue
+                    length, start = varint(data, at + 1) or (0, end)
+                if start + length > size:
+                    break
+                at = start + length
+                yield data[start:at]
+        except ValueError:
+            damage.broken += 1
+            damage.lost_bytes += size - at + sum(map(len, pieces))
+            return
+        rest = block[at:]
+    if rest:
+        damage.truncated += 1
+        damage.lost_bytes += len(rest)
+
+
+def _enough(pieces: Iterator[bytes], rest: bytes) -> bytes | None:
+    """What was left plus new data, at least the field that was begun; None at the end."""
+    wanted = _skip(memoryview(rest), 0) or 0
+    joined = [rest]
+    have = len(rest)
+    for piece in pieces:
+        joined.append(piece)
+        have += len(piece)
+        if have >= wanted:
+            break
+    return b"".join(joined) if len(joined) > 1 else None
+
+
+def _skip(data: memoryview, at: int) -> int | None:
+    """The position after the field at `at`, perhaps past the data's end; None if the data ends in its head."""
+    tag = varint(data, at)
+    if tag is None:
+        return None
+    key, start = tag
+    kind = key & 7
+    if key < 8 or key >> 3 >= MAX_FIELD or kind in (3, 4, 6, 7):
+        raise ValueError("not a field")
+    if kind in _FIXED:
+        return start + _FIXED[kind]
+    value = varint(data, start)
+    if value is None:
+        return None
+    if kind == 0:
+        return value[1]
+    if value[0] > MAX_PACKET:
+        raise ValueError("a field of more than 256 MiB")
+    return value[1] + value[0]
+
+
+def looks_like_packets(head: bytes, known: Iterable[int]) -> int:
+    """0 to 100: how much the head of a file looks like packets whose fields have `known` numbers."""
+    numbers = frozenset(known)
+    at = walked = 0
+    data = memoryview(head)
+    try:
+        while at < len(head):
+            if head[at] != PACKET:
+                return 0
+            found = varint(data, at + 1)
+            if found is None:
+                break
+            length, inside = found
+            end = inside + length
+            while inside < min(end, len(head)):
+                tag = varint(data, inside)
+                after = _skip(data, inside)
+                if tag is None or after is None:
+                    break
+                if tag[0] >> 3 not in numbers or after > end:
+                    return 0
+                inside = after
+            walked += length > 0 and inside > found[1]
+            at = end
+    except ValueError:
+        return 100 if walked >= 3 else 0
+    return 100 if walked >= 2 else 80 if walked else 0
+
+
+class Inflater:
+    """Unpacks compressed packets; what they may add up to is limited by the file's size."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self._left = max(MAX_FREE, size * MAX_RATIO)
+
+    def deflated(self, data: bytes) -> tuple[bytes, bool]:
+        """(content, whole) of a deflate or gzip packet; damage ends it early."""
+        stream = zlib.decompressobj(wbits=_DEFLATE_OR_GZIP)
+        pieces: list[bytes] = []
+        size = 0
+        for at in range(0, len(data), _PIECE):
+            try:
+                pieces.append(stream.decompress(data[at : at + _PIECE], MAX_PACKET + 1 - size))
+            except zlib.error:
+                break
+            size += len(pieces[-1])
+            if size > MAX_PACKET:
+                break
+        return self._checked(b"".join(pieces)), stream.eof
+
+    def zstandard(self, data: bytes) -> tuple[bytes, bool]:
+        """(content, whole) of a zstd packet."""
+        import zstandard
+
+        reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
+        pieces: list[bytes] = []
+        size = 0
+        whole = True
+        try:
+            while size <= MAX_PACKET and (piece := reader.read(1 << 20)):
+                pieces.append(piece)
+                size += len(piece)
+        except zstandard.ZstdError:
+            whole = False
+        return self._checked(b"".join(pieces)), whole
+
+    def _checked(self, content: bytes) -> bytes:
+        self._left -= len(content)
+        if len(content) > MAX_PACKET or self._left < 0:
+            raise TracelensError(
+                f"{self._name}: its compressed packets unpack to more than {MAX_RATIO} times the file, or one of them "
+                f"to more than {MAX_PACKET >> 20} MiB",
+                "this looks like a compression bomb; unpack it yourself if you trust it",
+            )
+        return content

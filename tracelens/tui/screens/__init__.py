@@ -1,0 +1,1 @@
+"""Full screens: the report, and the keys."""

@@ -1,0 +1,1 @@
+"""Small widgets: each shows one thing and knows nothing of the others."""
