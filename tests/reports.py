@@ -248,6 +248,14 @@ def report(**changes: Any) -> Report:
             ),
         ),
         breakdown={
+            "all": (
+                family("attention", 9_600, 4_000_000_000, 0.4357),
+                family("gemm", 20_900, 3_650_000_000, 0.3976),
+                family("norm", 8_000, 700_000_000, 0.0763),
+                family("quantise", 3_000, 500_000_000, 0.0545),
+                family("unattributed", 400, 300_000_000, 0.0327),
+                family("embedding", 60, 30_000_000, 0.0033),
+            ),
             "decode": (
                 family("attention", 9_600, 4_000_000_000, 0.44),
                 family("gemm", 20_000, 3_500_000_000, 0.39),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from tracelens.health import Health
 from tracelens.streams import Stream, open_stream
@@ -64,10 +64,18 @@ class Presenter:
     render: Callable[[Report, TextIO, bool, int], None]
 
 
+class Availability(NamedTuple):
+    """Whether a source can be recorded here; if not (or not fully), why, and what to do about it."""
+
+    here: bool
+    why: str | None = None
+    cure: str | None = None
+
+
 @dataclass(frozen=True)
 class Recorder:
-    """A source of evidence that can be captured. `why_not()` is None if it works here, else (reason, cure)."""
+    """One source that `tracelens record --with NAME` can add to a capture. `available` looks, and starts nothing."""
 
     name: str
     says: str
-    why_not: Callable[[], tuple[str, str] | None]
+    available: Callable[[], Availability]

@@ -5,25 +5,39 @@ Arranges the figures of `tracelens.analyses`; computes none itself.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
-from tracelens.analyses import summary
-from tracelens.finding import Bottleneck, Coverage, Environment, SourceInfo, Summary, TraceInfo
+from tracelens.analyses import attribution, bottleneck, kernels, launches, phases, summary
+from tracelens.finding import (
+    Bottleneck,
+    Coverage,
+    Environment,
+    FamilyShare,
+    KernelRow,
+    SourceInfo,
+    StepStats,
+    Summary,
+    TraceInfo,
+)
 from tracelens.trace import Trace
 
 
 def overview(trace: Trace) -> dict[str, Any]:
-    """The fields environment, trace, coverage, bottleneck, steps, breakdown and kernels of a Report."""
+    """The fields environment, trace, coverage, bottleneck, steps, breakdown, kernels and truncated of a Report."""
+    rows, left_out = kernels.rows(trace)
+    bound = asdict(bottleneck.bottleneck(trace))
     return {
         "environment": _environment(trace),
         "trace": _info(trace),
-        "coverage": Coverage(),
-        "bottleneck": Bottleneck(class_="unknown", because="not judged"),
-        "steps": (),
-        "breakdown": {},
-        "kernels": (),
+        "coverage": msgspec.convert(attribution.coverage(trace), Coverage),
+        "bottleneck": msgspec.convert({"class": bound.pop("name"), **bound}, Bottleneck),
+        "steps": msgspec.convert(phases.step_stats(trace), tuple[StepStats, ...]),
+        "breakdown": msgspec.convert(phases.breakdown(trace), dict[str, tuple[FamilyShare, ...]]),
+        "kernels": msgspec.convert(rows, tuple[KernelRow, ...]),
+        "truncated": {"kernels": left_out} if left_out else {},
     }
 
 
@@ -35,9 +49,18 @@ def _environment(trace: Trace) -> Environment:
         versions=facts.versions,
         device=", ".join(names) or None,
         parallelism=facts.parallelism,
-        graph_mode=None,
+        graph_mode=_graph_mode(trace),
         profiler=facts.profiler,
     )
+
+
+def _graph_mode(trace: Trace) -> str | None:
+    """Whether GPU work was replayed from graphs, launched one by one, or both; None without GPU work."""
+    joined = launches.join(trace)
+    if not joined.height:
+        return None
+    replayed = int(joined["replayed"].sum())
+    return "replay" if replayed == joined.height else "eager" if not replayed else "mixed"
 
 
 def _info(trace: Trace) -> TraceInfo:

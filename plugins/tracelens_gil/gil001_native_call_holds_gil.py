@@ -10,8 +10,7 @@ What it sees
 Why it costs
     One thread at a time runs Python. While a native call keeps the lock, every other thread of the process stands
     still: transfer workers, schedulers, tokenizers. The share of time held is about the share of their throughput that
-    is lost (25 % of hold duty cost 24 % of KV transfer). The calling thread itself gets no slower, so its own metrics
-    do not move.
+    is lost. The calling thread itself gets no slower, so its own metrics do not move.
 
 When it is wrong
     A thread that works in lock step with the caller is silent in any case: it is not counted as a witness while it is
@@ -28,8 +27,8 @@ What to change
 
 How to prove it
     Experiment `release-gil`: the same workload, only the release added, runs interleaved. The probe's net GIL wait must
-    fall below 1 % of wall and its ticks must land inside the call. Cheaper: `sys.setswitchinterval` does nothing
-    against a native hold (20 ms calls: wait 19.8 ms at 5 ms and at 0.2 ms), while it cures a Python loop.
+    fall below 1 % of wall and its ticks must land inside the call. Cheaper: a shorter `sys.setswitchinterval` does
+    nothing against a native hold, while it cures a Python loop.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ RECORD = "tracelens record --with torch,gil,pyspy -- COMMAND"
 RULE = Rule(
     code="GIL001",
     name="native-call-holds-gil",
-    summary="a native call keeps the GIL and another Python thread of its process is starved",
+    summary="A native call keeps the GIL and starves another Python thread of its process.",
     needs=(
         Need(("ticks", "slices:python"), "observed", RECORD),
         Need(("samples.gil", "slices"), "inferred", RECORD),

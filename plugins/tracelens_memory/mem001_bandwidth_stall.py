@@ -1,33 +1,28 @@
 """A kernel that only moves memory runs far below what the memory can do.
 
 What it sees
-------------
-Bytes a launch has to move, its time, and a roof measured on the same machine. A trace holds none of the first and last:
-give them (`--bytes 'KERNEL-GLOB=N'`, `--roof copy_bytes_per_second=N`, the same in tracelens.toml, or as measurements
-with metric `bytes` and `copy_bytes_per_second`). The rule divides; below half of the roof it speaks.
+    Bytes a launch has to move, its time, and a roof measured on the same machine. A trace holds none of the first and
+    last: give them (`--bytes 'KERNEL-GLOB=N'`, `--roof copy_bytes_per_second=N`, the same in tracelens.toml, or as
+    measurements with metric `bytes` and `copy_bytes_per_second`). The rule divides; below half of the roof it speaks.
 
 Why it costs
-------------
-Memory fetches 32 to 64 bytes at a time. If neighbouring threads ask for addresses far apart, most of each fetch is
-thrown away: a 537 MB matrix-vector product on an H200 took 1.78 ms read along the wrong axis, 0.12 ms along the right
-one, with equal name, grid and registers, and the GPU "busy" in both. Too few blocks, or gathers of pieces below 256
-bytes, starve the memory in the same way.
+    Memory fetches 32 to 64 bytes at a time. If neighbouring threads ask for addresses far apart, most of each fetch is
+    thrown away: a 537 MB matrix-vector product on an H200 took 1.78 ms read along the wrong axis, 0.12 ms along the
+    right one, with equal name, grid and registers, and the GPU "busy" in both. Too few blocks, or gathers of pieces
+    below 256 bytes, starve the memory in the same way.
 
 When it is wrong
-----------------
-When the kernel computes much per byte: give bytes only for kernels that should be memory-bound. When N counts bytes
-that the kernel skips or finds in cache: above the roof the rule abstains. Launches short enough that start and tail
-dominate are left out.
+    When the kernel computes much per byte: give bytes only for kernels that should be memory-bound. When N counts bytes
+    that the kernel skips or finds in cache: above the roof the rule abstains. Launches short enough that start and tail
+    dominate are left out.
 
 What to change
---------------
-Let the fastest index of the threads follow the fastest index of the data: transpose the operand once, or swap the
-kernel's index order; load 16 bytes a thread. If the grid is smaller than the device, split the work further first.
+    Let the fastest index of the threads follow the fastest index of the data: transpose the operand once, or swap the
+    kernel's index order; load 16 bytes a thread. If the grid is smaller than the device, split the work further first.
 
 How to prove it
----------------
-Experiment `access-pattern`: the same bytes in the other layout. The share of the roof must at least double; the
-sectors per request that ncu counts fall with it, while the DRAM bytes stay what they were.
+    Experiment `access-pattern`: the same bytes in the other layout. The share of the roof must at least double; the
+    sectors per request that ncu counts fall with it, while the DRAM bytes stay what they were.
 """
 
 from __future__ import annotations
@@ -35,9 +30,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import polars as pl
 
+from tracelens.analyses.attribution import attribute
 from tracelens.finding import MAX_WINDOWS, Evidence, Finding, Fix, Impact, Locality, Prediction, Verify, Window
 from tracelens.rule import Abstain, Abstained, Judgement, Need, Option, Options, Rule, detector
 from tracelens.trace import Trace
@@ -188,18 +185,25 @@ def _finding(trace: Trace, group: _Group, roof: float, share: float, total: int)
     speed = group.bytes / group.median_ns
     grid = tuple(group.rows[f"grid_{axis}"][0] for axis in "xyz")
     tracks = group.rows.select("track_id").unique().join(trace.tracks, on="track_id", how="left")
+    sites = group.rows.select("slice_id").join(attribute(trace), on="slice_id", how="left")
+    line = _only(sites["line"])
     return Finding(
         rule=RULE.code,
         name=RULE.name,
         message=f"{group.kernel} moves {group.bytes / 1e6:.4g} MB a launch at {speed:.3g} GB/s, {share:.1%} of the "
-        f"measured {roof / 1e9:.4g} GB/s, in {calls} launches",
+        f"measured {roof / 1e9:.4g} GB/s, launches: {calls}",
         severity="warning" if lost_ns >= 0.1 * total else "info",
         confidence="inferred",
         where=Locality(
             device=_only(tracks["device"]),
             stream=_only(tracks["stream"]),
             rank=_only(tracks["rank"]),
+            op=_only(sites["op"].cast(pl.String)),
             kernel=group.kernel,
+            module=_only(sites["module"]),
+            file=_only(sites["file"]),
+            line=line,
+            line_kind="definition" if line is not None else None,
             windows=tuple(
                 Window(start_ns=start, end_ns=start + dur)
                 for start, dur in group.rows.select("start_ns", "dur_ns").head(MAX_WINDOWS).iter_rows()
@@ -255,7 +259,7 @@ def _evidence(trace: Trace, group: _Group, roof: float, grid: tuple[int | None, 
         )
 
 
-def _only(values: pl.Series) -> int | None:
+def _only(values: pl.Series) -> Any:
     """The value that all rows share, or None."""
     found = values.unique().to_list()
     return found[0] if len(found) == 1 else None

@@ -1,37 +1,36 @@
-"""A Triton kernel multiplies fp32 matrices, and the hardware rounds the operands to TF32 first.
+"""A Triton kernel multiplies fp32 matrices, and the hardware cuts the operands to TF32 first.
 
 What it sees
-------------
-The compiled kernel's TTIR says of each `tl.dot` which types it multiplies and at what `inputPrecision`. The rule looks
-for dots whose operands are both f32 and whose precision is plain `tf32`, and only in variants that this recording
-launched: artifacts are joined to launches by the compiler's hash where the trace carries it, else by name, warps,
-shared memory and registers. File and line are those of the `tl.dot` itself (the executing line). bf16 dots also print
-`tf32`, and the PTX of the cure, tf32x3, is full of the word: neither counts.
+    The compiled kernel's TTIR says of each `tl.dot` which types it multiplies and at what `inputPrecision`. The rule
+    looks for dots whose operands are both f32 and whose precision is plain `tf32`, and only in variants that this
+    recording launched: artifacts are joined to launches by the compiler's hash where the trace carries it, else by
+    name, warps, shared memory and registers. File and line are those of the `tl.dot` itself (the executing line). bf16
+    dots also print `tf32`, and the PTX of the cure, tf32x3, is full of the word: neither counts.
 
 Why it costs
-------------
-TF32 keeps 10 bits of the mantissa. On sm_90, Triton hands fp32 operands to the tensor core as they are and it drops the
-low 13 bits: every product is biased low, by 7e-4 on average and 2·2⁻¹⁰ at most. In a chain of products (recurrent
-state, scan, context-parallel merge) the errors add up with length: 0.8 % at 1k tokens, 8 % at 16k, 57 % at 262k in a
-long-memory KDA chain on an H200, where tf32x3 stays below 0.1 %. No time is lost: the faulty kernel is the *faster*
-one, so timing never shows it.
+    TF32 keeps 10 bits of the mantissa. On sm_90, Triton hands fp32 operands to the tensor core as they are and it drops
+    the low 13 bits: every product is biased low, by 7e-4 on average and 2·2⁻¹⁰ at most. In a chain of products
+    (recurrent state, scan, context-parallel merge) the errors add up with length: 0.8 % at 1k tokens, 8 % at 16k, 57 %
+    at 262k in a long-memory KDA chain on an H200, where tf32x3 stays below 0.1 %. No time is lost: the faulty kernel is
+    the *faster* one, so timing never shows it.
 
 When it is wrong
-----------------
-Where TF32 was chosen, for results that tolerate 1e-3: suppress the finding with that reason. Where the state forgets
-quickly the error stays flat and small: the finding is inferred until a measurement shows the error. An accuracy test
-on random data passes with the fault in, whatever its length; only long-memory input shows it. If the artifacts come
-from another build than the trace, a join by name and shared memory can pick the wrong variant.
+    Where TF32 was chosen, for results that tolerate 1e-3: suppress the finding with that reason. Where the state
+    forgets quickly the error stays flat and small: the finding is inferred until a measurement shows the error. An
+    accuracy test on random data passes with the fault in, whatever its length; only long-memory input shows it. If the
+    artifacts come from another build than the trace, a join by name and shared memory can pick the wrong variant.
 
 What to change
---------------
-Give the named dots `input_precision="tf32x3"` (about twice the time of these dots) or `"bf16x3"` (about the time of
-TF32, error within a factor of three of tf32x3). `"ieee"` is exact and runs on the FMA units: 70 to 200 times slower.
+    Give the named dots `input_precision="tf32x3"` (about twice the time of these dots) or `"bf16x3"` (about the time of
+    TF32, error within a factor of three of tf32x3). `"ieee"` is exact and runs on the FMA units: 70 to 200 times
+    slower.
 
 How to prove it
----------------
-Experiment `dot-precision`: the same kernel at tf32 and tf32x3 on long-memory input against an fp64 reference. The error
-must fall at least tenfold; if it does not, the loss is elsewhere and the finding is refuted.
+    Experiment `dot-precision`: the same kernel at tf32 and tf32x3 on long-memory input against an fp64 reference. The
+    error must fall at least tenfold; if it does not, the loss is elsewhere and the finding is refuted. An accuracy test
+    of your own raises the finding from inferred to observed if it fails its tolerance and names the kernel: {"name":
+    "state", "metric": "relative_error", "value": 0.083, "unit": "1", "reference": 0, "tolerance": 0.001, "params":
+    {"kernel": "NAME"}}, one such object a line.
 """
 
 from __future__ import annotations
@@ -62,18 +61,14 @@ ERROR_FALLS_BY = 0.9
 
 _METRIC = "relative error of the result against fp64"
 _RECORD = "TRITON_CACHE_DIR=DIR COMMAND; then tracelens analyze TRACE DIR"
-_ACCURACY_TEST = (
-    'measurements as JSON lines: {"name": "state", "metric": "relative_error", "value": 0.083, "unit": "1", '
-    '"reference": 0, "tolerance": 1e-3, "params": {"kernel": "KERNEL"}}'
-)
 
 RULE = Rule(
     code="NUM001",
     name="fp32-dot-runs-as-tf32",
     summary="A launched Triton kernel multiplies fp32 operands at TF32 precision.",
     needs=(
+        Need(("artifacts", "slices:kernel", "measurements"), "observed", f"{_RECORD} MEASUREMENTS.jsonl"),
         Need(("artifacts", "slices:kernel"), "inferred", _RECORD),
-        Need(("artifacts", "slices:kernel", "measurements"), "observed", _ACCURACY_TEST),
     ),
     manual=__doc__ or "",
 )
@@ -165,7 +160,7 @@ def _finding(trace: Trace, kernel: str, runs: list[Launched]) -> Finding:
         rule=RULE.code,
         name=RULE.name,
         message=f"{kernel} multiplies fp32 operands at TF32 in {len(dots)} tl.dot ({lines}), "
-        f"in {rows.height} launches{error}",
+        f"launches: {rows.height}{error}",
         severity="error" if failed else "warning",
         confidence="observed" if failed else "inferred",
         where=_where(trace, kernel, rows, file, line),
@@ -199,7 +194,6 @@ def _where(trace: Trace, kernel: str, rows: pl.DataFrame, file: str | None, line
         return values[0] if len(values) == 1 else None
 
     return Locality(
-        process_id=only("process_id"),
         rank=only("rank"),
         device=only("device"),
         stream=only("stream"),

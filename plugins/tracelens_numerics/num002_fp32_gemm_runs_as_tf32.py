@@ -1,32 +1,27 @@
 """An fp32 matrix product or convolution of the library runs on TF32 tensor cores.
 
 What it sees
-------------
-Kernel names of cuBLAS, cuDNN and CUTLASS that say TF32: `…_f32f32_tf32f32_…`, `…_tf32f32_tf32f32_…`, or `s1688gemm`
-without a half-precision prefix (a batched product's name has no "tf32" in it at all). `fp16_s1688gemm` and
-`bf16_s1688gemm` are half precision, `ffma` and `simt` are fp32: none of them counts. The launching op comes from the
-launch flow; if its input types were recorded they must contain float.
+    Kernel names of cuBLAS, cuDNN and CUTLASS that say TF32: `…_f32f32_tf32f32_…`, `…_tf32f32_tf32f32_…`, or `s1688gemm`
+    without a half-precision prefix (a batched product's name has no "tf32" in it at all). `fp16_s1688gemm` and
+    `bf16_s1688gemm` are half precision, `ffma` and `simt` are fp32: none of them counts. The launching op comes from
+    the launch flow; if its input types were recorded they must contain float.
 
 Why it costs
-------------
-TF32 keeps 10 bits of the mantissa: relative error 3e-4 instead of 1e-6 for a 4096³ product (the libraries round to
-nearest, so it does not drift as Triton's truncation does). Routers, scores and states that rely on fp32 lose it
-silently. It is also about eight times faster, which is why it may well be meant.
+    TF32 keeps 10 bits of the mantissa: relative error 3e-4 instead of 1e-6 for a 4096³ product (the libraries round to
+    nearest, so it does not drift as Triton's truncation does). Routers, scores and states that rely on fp32 lose it
+    silently. It is also about eight times faster, which is why it may well be meant.
 
 When it is wrong
-----------------
-When TF32 was chosen on purpose. PyTorch uses it for convolutions by default and for products only when told to. Without
-recorded input types the finding rests on the kernel's name alone (inferred).
+    When TF32 was chosen on purpose. PyTorch uses it for convolutions by default and for products only when told to.
+    Without recorded input types the finding rests on the kernel's name alone (inferred).
 
 What to change
---------------
-`torch.backends.cuda.matmul.fp32_precision = "ieee"` for products, `torch.backends.cudnn.conv.fp32_precision = "ieee"`
-for convolutions. Do not mix these with the older `allow_tf32`: reading that one then raises.
+    `torch.backends.cuda.matmul.fp32_precision = "ieee"` for products, `torch.backends.cudnn.conv.fp32_precision =
+    "ieee"` for convolutions. Do not mix these with the older `allow_tf32`: reading that one then raises.
 
 How to prove it
----------------
-Experiment `gemm-precision`: the op on the recorded shapes at tf32 and ieee against fp64. The error must fall at least
-tenfold; else the result does not depend on it and the finding is refuted.
+    Experiment `gemm-precision`: the op on the recorded shapes at tf32 and ieee against fp64. The error must fall at
+    least tenfold; else the result does not depend on it and the finding is refuted.
 """
 
 from __future__ import annotations
@@ -55,10 +50,8 @@ RULE = Rule(
     name="fp32-gemm-runs-as-tf32",
     summary="A library kernel computes an fp32 product or convolution at TF32 precision.",
     needs=(
+        Need(("slices:kernel", "slices:op", "flows:launch"), "observed", "tracelens record --with torch -- COMMAND"),
         Need(("slices:kernel",), "inferred", "tracelens record --with torch -- COMMAND"),
-        Need(
-            ("slices:kernel", "slices:op", "flows:launch"), "observed", "record CPU ops and shapes beside the kernels"
-        ),
     ),
     manual=__doc__ or "",
 )
@@ -106,7 +99,7 @@ def _finding(trace: Trace, rows: pl.DataFrame, total: int) -> Finding:
     return Finding(
         rule=RULE.code,
         name=RULE.name,
-        message=f"{op or 'an unnamed op'} runs on TF32 tensor cores in {rows.height} launches: {_short(kernel)}",
+        message=f"{op or 'an unnamed op'} runs on TF32 tensor cores ({_short(kernel)}), launches: {rows.height}",
         severity="warning" if observed else "info",
         confidence="observed" if observed else "inferred",
         where=Locality(

@@ -17,6 +17,8 @@ from tracelens.trace import Trace
 
 WARP_SIZES = {"hip": 64}
 """Threads of a warp by backend; 32 elsewhere."""
+FIRST_TF32_ARCH = 80
+"""CUDA architectures before sm_80 have no TF32: there the attribute changes nothing."""
 _TRITON_HASH = re.compile(r"[0-9a-f]{12,64}")
 """Triton's hash or a prefix of ≥ 12 digits (2^48: no accident). Inductor's `kernel_hash` is base 32 of source text."""
 
@@ -61,8 +63,13 @@ class Launched:
         """What the join rests on, in words."""
         if self.hash is not None:
             return "kernel hash"
-        known = {"warps": self.threads, "shared memory": self.shared_bytes, "registers": self.registers}
-        return " + ".join(["name", *(name for name, value in known.items() if value is not None)])
+        sides = {
+            "warps": (self.threads, [each.warp_threads for each in self.candidates]),
+            "shared memory": (self.shared_bytes, [each.shared_bytes for each in self.candidates]),
+            "registers": (self.registers, [each.registers for each in self.candidates]),
+        }
+        known = [name for name, (ours, theirs) in sides.items() if ours is not None and None not in theirs]
+        return " + ".join(["name", *known])
 
 
 def variants(trace: Trace) -> list[Variant]:
@@ -87,10 +94,15 @@ def variants(trace: Trace) -> list[Variant]:
                 warp_threads=warps * WARP_SIZES.get(backend, 32) if warps is not None else None,
                 shared_bytes=row["shared_bytes"],
                 registers=row["registers"],
-                tf32_dots=tuple(dict.fromkeys(places.get(row["artifact_id"], ()))),
+                tf32_dots=tuple(dict.fromkeys(places.get(row["artifact_id"], ()))) if _has_tf32(row["target"]) else (),
             ),
         )
     return list(found.values())
+
+
+def _has_tf32(target: str | None) -> bool:
+    backend, _, arch = (target or "").partition(":")
+    return not (backend == "cuda" and arch.isdigit() and int(arch) < FIRST_TF32_ARCH)
 
 
 def launched(trace: Trace, compiled: list[Variant]) -> list[Launched]:

@@ -100,10 +100,12 @@ class Control:
     def ready(self) -> None:
         """Say that this process can start, and wait until all can.
 
-        After a stop, `on_stop` is called in another thread.
+        `on_stop`, to be set before, is called after a stop: here or in another thread, perhaps twice.
         """
         self._messages.send("ready")
         self._may_go.wait()
+        if self.stopping.is_set():  # perhaps before `on_stop` was set
+            self.on_stop()
 
     def _listen(self) -> None:
         while (message := self._messages.receive()) and message[0] == "go":

@@ -32,7 +32,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Trace]]:
     """Precision asked for → the traces of its artifacts, by kernel name."""
     folder = tmp_path_factory.mktemp("compiled")
     asked = [word for each in PRECISIONS for word in ("--precision", each)]
-    done = run("compile", "--dim", "32", *asked, "-o", str(folder / "dump"), folder=folder)
+    done = run("compile", "--dim", "16", *asked, "-o", str(folder / "dump"), folder=folder)
     assert done.returncode == 0, done.stderr
     written = [Path(line) for line in done.stdout.splitlines()]
     assert sorted(written) == sorted((folder / "dump").glob("*.ttir"))

@@ -28,11 +28,11 @@ def test_the_first_screen_answers_the_first_questions():
         "not observed  GPU for 2.82 s, 19 % of the GPU window: 10 % of graph replays have",
         "7 of 8 ranks: no file",
         "9.18 s of GPU work by kernel family",
-        "attention        ████████▊               44 %  4 s · 9,600 ×",
+        "attention                █████▏          44 %  4 s · 9,600 ×",
         "96 % of GPU time to an op · 40 % to a source line",
         "none: 2 rules ran and found nothing; 3 did not judge",
         "2 ran · 1 abstained (GIL002) · 1 skipped (NUM003) · 1 failed",
-        "tracelens record --with torch,gil -- COMMAND  → GIL002",
+        "tracelens record --with torch,gil -- COMMAND → GIL002",
     ):
         assert fact in shown
 
@@ -83,7 +83,7 @@ def crowded(words):
         environment=msgspec.structs.replace(report.environment, engine=words, parallelism=words),
         bottleneck=Bottleneck(class_="mixed", because=words, phase=words, share=0.5, of=words, trust="doubtful"),
         steps=(step,) * 9,
-        breakdown={words: tuple(reports.family(f"{n}{words}", 1, 1_000, 0.01) for n in range(90))},
+        breakdown={"all": tuple(reports.family(f"{n}{words}", 1, 1_000, 0.01) for n in range(90))},
         health=health,
         rules=rules,
         next=(Next(kind="record", command=words, why=words, unlocks=(words,) * 9),) * 9,
@@ -98,7 +98,7 @@ def test_without_findings_the_screen_has_at_most_30_lines(words, width):
 
 def test_the_crowded_screen_keeps_every_section_and_counts_what_it_leaves_out():
     shown = rendered(crowded("word " * 60))
-    assert len(shown.splitlines()) == 28
+    assert len(shown.splitlines()) == 30
     for label in ("recorded", "holds", "steps", "bottleneck", "not observed", "time", "attributed", "health",
                   "findings", "rules", "next"):  # fmt: skip
         assert f"\n{label} " in shown
@@ -110,11 +110,11 @@ def test_the_crowded_screen_keeps_every_section_and_counts_what_it_leaves_out():
 
 
 def test_a_recording_of_samples_alone_shows_functions_instead_of_kernels():
-    summary = msgspec.structs.replace(reports.SUMMARY, kernels=0, gpu_busy_ns=0, gpu_idle_ns=None, streams=0)
+    summary = msgspec.structs.replace(reports.SUMMARY, kernels=0, gpu_busy_ns=0, gpu_idle_ns=None, top_kernels=())
     trace = msgspec.structs.replace(reports.report().trace, summary=summary)
     shown = rendered(reports.report(trace=trace, breakdown={}, findings=()))
     assert "1,560 samples by innermost function" in shown
-    assert "poll             █████████               45 %  700 · transfer.py" in shown
+    assert "poll                     █████▍          45 %  700 · transfer.py" in shown
 
 
 @pytest.mark.parametrize(

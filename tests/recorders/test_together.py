@@ -164,12 +164,12 @@ def test_forked_children_record_themselves(script, tmp_path):
         + """
 import multiprocessing
 if __name__ == "__main__":
-    child = multiprocessing.get_context("fork").Process(target=main, args=(20,), daemon=True, name="forked")
+    child = multiprocessing.get_context("fork").Process(target=main, args=(60,), daemon=True, name="forked")
     child.start()
-    main(1.5)
+    main(5)
     child.terminate()
     child.join()
-    ends = multiprocessing.get_context("fork").Process(target=main, args=(1.5,), name="ends")
+    ends = multiprocessing.get_context("fork").Process(target=main, args=(2,), name="ends")
     ends.start()
     ends.join()
 """
@@ -178,6 +178,28 @@ if __name__ == "__main__":
     names = {process.pid: process.name for process in recording.manifest.processes}
     recorded = {names[s.pid] for s in recording.manifest.sources if s.kind == "kineto"}
     assert recorded == {"target.py", "forked", "ends"}
+
+
+@pytest.mark.record
+def test_a_fork_while_the_recorder_loads_itself_hangs_no_child(script, tmp_path):
+    command = script("""
+        import os, time
+        end, children = time.monotonic() + 1, []
+        while time.monotonic() < end:
+            if (pid := os.fork()) == 0:
+                time.sleep(0.4)
+                raise SystemExit
+            children.append(pid)
+            time.sleep(0.005)
+        deadline = time.monotonic() + 60
+        while children and time.monotonic() < deadline:
+            children = [pid for pid in children if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+            time.sleep(0.05)
+        print("left", len(children), flush=True)
+        os._exit(len(children))
+    """)
+    recording = record(command, tmp_path / "run.capture", ["gil"], seconds=0.2, delay=0)
+    assert recording.exit_code == 0
 
 
 @pytest.mark.record

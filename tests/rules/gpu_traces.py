@@ -75,7 +75,7 @@ class GpuTrace:
         registers: int | None = None,
         digest: str | None = None,
         dtype: str = "f32",
-        target: str = "cuda:90",
+        target: str | None = "cuda:90",
         line: int = 23,
     ) -> int:
         """A compiled kernel with one dot per precision, on consecutive lines from `line`."""

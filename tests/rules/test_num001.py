@@ -105,6 +105,14 @@ def test_a_warp_of_hip_has_64_threads() -> None:
     assert len(judge(detect, trace.build())[1]) == 1
 
 
+@pytest.mark.parametrize(("target", "fires"), [("cuda:75", 0), ("cuda:80", 1), ("cuda:100", 1), (None, 1)])
+def test_hardware_without_tf32_computes_fp32(target: str | None, fires: int) -> None:
+    trace = GpuTrace()
+    trace.artifact("chain", "tf32", target=target)
+    trace.kernel("chain")
+    assert len(judge(detect, trace.build())[1]) == fires
+
+
 def test_ambiguous_join_abstains_with_kernel_and_number() -> None:
     trace = pair()
     trace.kernel("chain", shared=None)

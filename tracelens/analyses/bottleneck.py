@@ -83,7 +83,8 @@ def _moving(shares: dict[str, float]) -> str:
 def _phase(work: pl.DataFrame) -> str | None:
     """The phase of at least half of the GPU time, if there is one."""
     total = int(work["dur_ns"].sum())
-    by_phase = work.filter(pl.col("phase") != "unknown").group_by("phase").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
+    known = work.filter(pl.col("phase") != "unknown")
+    by_phase = known.group_by("phase").agg(pl.col("dur_ns").sum()).sort("dur_ns", "phase", descending=True)
     if not by_phase.height or not total or by_phase["dur_ns"][0] < DOMINANT * total:
         return None
     return str(by_phase["phase"][0])

@@ -7,11 +7,14 @@ import io
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracelens.commands import shared
-from tracelens.config import Config, FailOn, load, merged
 from tracelens.errors import TracelensError
 from tracelens.finding import SEVERITIES, Report
+
+if TYPE_CHECKING:
+    from tracelens.config import Config, FailOn
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace) -> Config:
     """The working directory's configuration with the command line on top."""
+    from tracelens.config import load, merged
+
     config = load(Path.cwd())
     changes: dict[str, object] = {
         "roof": {**config.roof, **shared.pairs(args.roof, "--roof")},

@@ -69,13 +69,13 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _recorder(recorder: Recorder) -> dict[str, str | None]:
+def _recorder(recorder: Recorder) -> dict[str, str | bool | None]:
     """One recorder's state; one that cannot even say whether it works is reported, not fatal."""
     try:
-        reason, cure = recorder.why_not() or (None, None)
+        here, reason, cure = recorder.available()
     except Exception as error:
-        reason, cure = f"it failed when asked: {type(error).__name__}: {error}", "report it to its plugin"
-    return {"name": recorder.name, "says": recorder.says, "why_not": reason, "cure": cure}
+        here, reason, cure = False, f"it failed when asked: {type(error).__name__}: {error}", "report it to its plugin"
+    return {"name": recorder.name, "says": recorder.says, "available": here, "why": reason, "cure": cure}
 
 
 def _version(name: str) -> str | None:
@@ -95,10 +95,9 @@ def _lines(state: dict[str, Any]) -> list[str]:
     lines += [f"  {name:<12}{found or 'not on PATH'}" for name, found in state["programs"].items()]
     lines += ["", "recorders"]
     for recorder in state["recorders"]:
-        if recorder["why_not"]:
-            lines.append(f"  {recorder['name']:<12}no: {recorder['why_not']} → {recorder['cure']}")
-        else:
-            lines.append(f"  {recorder['name']:<12}yes: {recorder['says']}")
+        lines.append(f"  {recorder['name']:<12}{'yes' if recorder['available'] else 'no'}: {recorder['says']}")
+        if recorder["why"]:
+            lines.append(f"  {'':<12}{recorder['why']} → {recorder['cure'] or 'nothing to do'}")
     lines += ["", "plugins"]
     for plugin in state["plugins"]:
         origin = f"{plugin['distribution'] or 'given'} {plugin['version'] or ''}".strip()

@@ -115,15 +115,17 @@ def pairs(values: Sequence[str], flag: str) -> dict[str, float]:
 
 def write_file(path: Path, text: str, force: bool) -> None:
     """Write a new file whole or not at all. Raises TracelensError if it exists and `force` is not set."""
-    part = path.with_name(f".{path.name}.part")
+    if path.exists() and not force:
+        raise TracelensError(f"{path}: exists", "--force overwrites it")
+    part = None
     try:
-        if path.exists() and not force:
-            raise TracelensError(f"{path}: exists", "--force overwrites it")
-        if path.exists() and not path.is_file():  # /dev/stdout, a named pipe
+        if path.exists() and not path.is_file():  # /dev/stderr, a named pipe
             path.write_text(text, encoding="utf-8")
             return
+        part = path.with_name(f".{path.name}.part")
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            part.unlink(missing_ok=True)
         raise TracelensError(f"{path}: {(error.strerror or str(error)).lower()}", "check the folder") from error

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from tracelens.finding import Evidence, Finding, Impact, Locality, Verify
-from tracelens.presenters.text import Line, clean, count, digits, duration, field, listed, pad, percent, quantity
+from tracelens.presenters.text import (
+    Line,
+    cells,
+    clean,
+    count,
+    digits,
+    duration,
+    field,
+    listed,
+    pad,
+    percent,
+    quantity,
+    size,
+)
 
 LINE_KINDS = {"definition": "where it is defined", "executing": "executing line", "call": "call site"}
 MAX_SAYS = 3
 MAX_CELL = 60
+MARGIN = 14
 MEANS = {
     "observed": "observed: the trace shows it happen",
     "inferred": "inferred: follows from what the trace shows",
@@ -23,11 +40,11 @@ def card(finding: Finding, width: int) -> list[Line]:
     lines = [
         _title(finding, width),
         *_body(finding.message, width),
-        *field("where", place(finding.where), width, 3, indent=2),
+        *field("where", place(_shortened(finding.where)), width, 4, indent=2),
         *field("costs", cost(finding.impact), width, 3, indent=2),
     ]
     for index, evidence in enumerate(finding.evidence[:MAX_SAYS]):
-        lines += field("" if index else finding.confidence, evidence.says, width, 2, indent=2)
+        lines += field("" if index else finding.confidence, evidence.says.rstrip(": "), width, 3, indent=2)
     lines += field("fix", fix, width, 2, indent=2)
     return [*lines, *field("prove", prediction(finding.verify), width, 3, indent=2)]
 
@@ -41,6 +58,11 @@ def _title(finding: Finding, width: int) -> Line:
 
 def _body(text: str, width: int) -> Iterator[Line]:
     yield from field("", text, width, at=0, indent=2)
+
+
+def _shortened(where: Locality) -> Locality:
+    """The address with a kernel name that leaves room for the rest: C++ templates fill a screen."""
+    return msgspec.structs.replace(where, kernel=clean(where.kernel, MAX_CELL)) if where.kernel else where
 
 
 def place(where: Locality) -> str:
@@ -67,12 +89,12 @@ def thread_place(where: Locality) -> str:
 
 
 def named(what: str, name: str | None, number: int | None) -> str:
-    """Name and number of a thread or process, as far as known."""
-    return (
-        " ".join(filter(None, (what, name, str(number) if number is not None else None)))
-        if (name or number is not None)
-        else ""
-    )
+    """Name and number of a thread or process, as far as known, neither said twice."""
+    if name is None:
+        return f"{what} {number}" if number is not None else ""
+    label = "" if name.startswith(what) else f"{what} "
+    digits_in_name = re.findall(r"\d+", name)
+    return f"{label}{name}" + (f" {number}" if number is not None and str(number) not in digits_in_name else "")
 
 
 def device_place(where: Locality) -> str:
@@ -183,20 +205,34 @@ def evidence_lines(evidence: Iterable[Evidence], width: int, rows: bool) -> list
 
 def _table(item: Evidence, width: int) -> Iterator[Line]:
     """The copied rows, columns aligned and cut to the width."""
-    cells = [[clean(_cell(value), MAX_CELL) for value in row] for row in item.rows]
-    heads = [clean(name, MAX_CELL) for name in item.columns]
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=False)]
-    for index, row in enumerate([heads, *cells] if heads else cells):
-        text = "  ".join(pad(value, widths[i] if i < len(widths) else 0) for i, value in enumerate(row))
-        yield ((" " * 14, ""), (clean(text, max(width - 14, 20)), "" if index else "dim"))
+    names = [*item.columns, *("" for _ in range(max(map(len, item.rows), default=0) - len(item.columns)))]
+    table = [[clean(_heading(name), MAX_CELL) for name in names]]
+    table += [
+        [clean(_cell(name, value), MAX_CELL) for name, value in zip(names, row, strict=False)] for row in item.rows
+    ]
+    widths = [max(cells(row[index]) if index < len(row) else 0 for row in table) for index in range(len(names))]
+    for index, row in enumerate(table if item.rows else []):
+        text = "  ".join(pad(value, widths[column]) for column, value in enumerate(row))
+        yield ((" " * MARGIN, ""), (clean(text.rstrip(), width - MARGIN), "" if index else "dim"))
     if item.ids:
-        yield ((" " * 14, ""), (f"{item.table or 'table'} ids: {listed(map(str, item.ids), 8)}", "dim"))
+        yield ((" " * MARGIN, ""), (f"{item.table or 'table'} ids: {listed(map(str, item.ids), 8)}", "dim"))
 
 
-def _cell(value: str | int | float | bool | None) -> str:
-    if isinstance(value, float):
-        return digits(value)
-    return "–" if value is None else str(value)
+def _heading(name: str) -> str:
+    return name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+
+
+def _cell(name: str, value: str | int | float | bool | None) -> str:
+    """A value in the unit that its column's name ends with."""
+    if isinstance(value, bool) or value is None:
+        return "–" if value is None else str(value).lower()
+    if isinstance(value, str):
+        return value
+    if name.endswith("_ns"):
+        return duration(value)
+    if name.endswith("_bytes"):
+        return size(value)
+    return str(value) if isinstance(value, int) else digits(value)
 
 
 def experiment(verify: Verify, width: int) -> list[Line]:

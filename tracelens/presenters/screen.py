@@ -6,8 +6,9 @@ trace holds. Knows no rule.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tracelens.finding import Report, RuleStatus, Summary
 from tracelens.presenters.text import (
@@ -31,10 +32,11 @@ from tracelens.presenters.text import (
 MAX_PHASES = 3
 MAX_FAMILIES = 5
 MAX_UNSEEN = 4
-MAX_NEXT = 2
-"""With the lines that every other fact may take these caps add up to 30."""
+MAX_NEXT = 3
+MAX_LINES = 30
+"""Of the whole screen without findings; the caps above leave two lines of it for the next steps, at the least."""
 LABEL = 14
-BAR = 20
+BAR = 12
 
 
 def first_screen(report: Report, width: int) -> list[Line]:
@@ -72,12 +74,23 @@ def _header(report: Report, width: int) -> list[Line]:
     sources = report.trace.sources
     total = size(sum(source.size_bytes for source in sources))
     readers = listed(sorted({clean(source.reader, 10) for source in sources}), 1)
-    about = f" · {readers} · {total}" if sources else ""
+    files = f" · {len(sources)} files" if len(sources) > 1 else ""
+    about = f"{files} · {readers} · {total}" if sources else ""
     tool = clean(report.tool, 18)
     room = width - cells(tool) - 3 - cells(about)
-    more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
-    path = clean(sources[0].path, room - len(more), keep="end") if sources else "no source"
-    return [((tool, "dim"), ("   ", ""), (path + more, "bold"), (about, "dim"))]
+    return [((tool, "dim"), ("   ", ""), (clean(_source_name(report), room, keep="end"), "bold"), (about, "dim"))]
+
+
+def _source_name(report: Report) -> str:
+    """The file as given; of several the folder that holds them all, else the first."""
+    paths = [source.path for source in report.trace.sources]
+    if not paths:
+        return "no source"
+    try:
+        common = os.path.commonpath(paths)
+    except ValueError:  # absolute and relative ones
+        common = ""
+    return common if common not in ("", "/") else paths[0]
 
 
 def _recorded(report: Report, width: int) -> list[Line]:
@@ -186,48 +199,51 @@ def _unseen(report: Report) -> Iterator[str]:
         )
     if not summary.kernels and not summary.gpu_busy_ns:
         yield "GPU work: the recording has none"
-    if not summary.samples:
-        yield "where threads were when nothing was called: no sampled stacks"
+    if not summary.samples and not summary.python_functions:
+        yield "what Python did: neither Python stacks nor samples"
 
 
 def _time(report: Report, width: int) -> list[Line]:
-    """Where the time goes: kernel families, else sampled functions, as a small bar chart."""
-    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for families in report.breakdown.values():
-        for family in families:
-            totals[family.family][0] += family.total_ns
-            totals[family.family][1] += family.calls
-    whole = sum(total for total, _ in totals.values())
-    if whole:
-        ranked = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
-        rows = [(name, ns, f"{duration(ns)} · {calls:,} ×") for name, (ns, calls) in ranked]
-        title = f"{duration(whole)} of GPU work by kernel family"
-    else:
-        functions = report.trace.summary.top_functions
-        whole = report.trace.summary.samples or sum(function.self_samples for function in functions)
-        rows = [(f.name, f.self_samples, f"{f.self_samples:,} · {f.file or 'no file'}") for f in functions]
+    """Where the time goes, as a small bar chart: by kernel family, else by kernel, else by sampled function."""
+    summary = report.trace.summary
+    families = report.breakdown.get("all", ())
+    rows = [(f.family, f.total_ns, f"{duration(f.total_ns)} · {f.calls:,} ×") for f in families]
+    whole = sum(value for _, value, _ in rows)
+    title = f"{duration(whole)} of GPU work by kernel family"
+    if not whole and summary.top_kernels:
+        rows = [(k.name, k.total_ns, f"{duration(k.total_ns)} · {k.calls:,} ×") for k in summary.top_kernels]
+        whole = max(summary.kernel_total_ns, sum(value for _, value, _ in rows))
+        title = f"{duration(whole)} in kernels, the longest by name"
+    elif not whole:
+        functions = summary.top_functions
+        rows = [
+            (f.name, f.self_samples, f"{f.self_samples:,} · {os.path.basename(f.file or 'no file')}") for f in functions
+        ]
+        whole = max(summary.samples or 0, sum(value for _, value, _ in rows))
         title = f"{whole:,} samples by innermost function"
     if not rows or not whole:
         return _fact("time", "nothing to break down: no GPU work and no samples", width, 1)
-    return [*_fact("time", title, width, 1), *_bars(rows, whole, width, folding=bool(report.breakdown))]
+    rows.sort(key=lambda row: (-row[1], row[0]))
+    return [*_fact("time", title, width, 1), *_bars(rows, whole, width, duration if summary.kernels else None)]
 
 
-def _bars(rows: list[tuple[str, int, str]], whole: int, width: int, folding: bool) -> Iterator[Line]:
+def _bars(
+    rows: list[tuple[str, int, str]], whole: int, width: int, show: Callable[[float], str] | None
+) -> Iterator[Line]:
     shown, rest = (rows, []) if len(rows) <= MAX_FAMILIES else (rows[: MAX_FAMILIES - 1], rows[MAX_FAMILIES - 1 :])
     if rest:
         left = sum(value for _, value, _ in rest)
-        more = duration(left) if folding else f"{left:,}"
+        more = show(left) if show else f"{left:,}"
         shown = [*shown, (f"{len(rest)} others", left, more)]
-    bar_width = BAR if width >= 72 else BAR // 2
-    name_width = min(max(width - LABEL - bar_width - 30, 14), 28)
+    name_width = min(max(width - LABEL - BAR - 30, 14), 40)
     for name, value, about in shown:
         share = value / whole
         head = pad(clean(name, name_width), name_width)
-        left_room = width - LABEL - name_width - bar_width - 11
+        left_room = width - LABEL - name_width - BAR - 11
         style: Style = "dim" if name == "unattributed" else "info"
         yield (
             (" " * LABEL + head + " ", ""),
-            (pad(bar(share, bar_width), bar_width), style),
+            (pad(bar(share, BAR), BAR), style),
             (f" {percent(share):>7}  ", ""),
             (clean(about, left_room), "dim"),
         )
@@ -283,16 +299,16 @@ def rules_line(report: Report, width: int, hint: str = "") -> list[Line]:
     return _fact("rules", " · ".join([*parts, *filter(None, [hint])]), width, 2) if parts else []
 
 
-def next_lines(report: Report, width: int) -> list[Line]:
-    """What to record or try next: the entries that unlock most, one line each."""
+def next_lines(report: Report, width: int, room: int) -> list[Line]:
+    """What to record or try next, the what unlocks most first: as many as fit into `room` lines, at least one."""
     ranked = sorted(enumerate(report.next), key=lambda item: (item[1].kind != "record", -len(item[1].unlocks), item[0]))
     out: list[Line] = []
     for _, step in ranked[:MAX_NEXT]:
-        label = "" if out else "next"
-        unlocks = f"  → {listed(step.unlocks, 4)}" if step.unlocks and step.kind == "record" else ""
-        unlocks = clean(unlocks, (width - LABEL) // 2)
-        command = clean(step.command, width - LABEL - cells(unlocks))
-        out.append(((pad(label, LABEL), "dim"), (command, "bold"), (unlocks, "good")))
+        unlocks = f" → {listed(step.unlocks, 4)}" if step.unlocks and step.kind == "record" else ""
+        lines = field("" if out else "next", step.command + unlocks, width, 2, at=LABEL)
+        if out and len(out) + len(lines) > room:
+            break
+        out += lines
     return out
 
 

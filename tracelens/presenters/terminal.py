@@ -27,7 +27,9 @@ def lines(report: Report, width: int) -> list[Line]:
             out += [*cards.card(finding, width), ()]
     else:
         out += field("findings", screen.no_findings(report), width, 2, at=screen.LABEL)
-    return [*out, *screen.rules_line(report, width, "--why says why"), *screen.next_lines(report, width)]
+    out += screen.rules_line(report, width, "--why says why")
+    room = 2 * screen.MAX_NEXT if report.findings else screen.MAX_LINES - len(out)
+    return [*out, *screen.next_lines(report, width, room)]
 
 
 def write(lines: list[Line], stream: TextIO, color: bool) -> None:

@@ -224,11 +224,11 @@ def _mark(event: Event) -> str | None:
 
 
 def _place_id(value: Scalar) -> Scalar:
-    """A pid or tid: an integer wherever its text is one, so that "7" and 7 are one place."""
+    """A pid or tid: an integer wherever its text is one, so that "7" and 7 are one place; else text."""
     if value is None or isinstance(value, bool):
         return None
     number = _integer(value)
-    return number if number is not None and -_INT64 <= number < _INT64 else value
+    return number if number is not None and -_INT64 <= number < _INT64 else str(value)
 
 
 def _integer(value: Scalar) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tracelens.errors import TracelensError
 from tracelens.health import Health
-from tracelens.readers.json_event import DAMAGE, Event, decode_event, decode_events
+from tracelens.readers.json_event import DAMAGE, Event, decode_events, decode_lenient, decode_strict
 from tracelens.readers.json_losses import Losses
 from tracelens.readers.json_salvage import Mended, mend, mend_value, requote
 from tracelens.readers.json_window import Window
@@ -284,16 +284,29 @@ class Elements:
         if not isinstance(value, dict):
             says = "an element is not an object"
             self._losses.add("json.not-an-object", "info", says, at, lost_bytes=len(raw), text=raw)
-        elif event := decode_event(raw):
+        elif event := decode_strict(raw):
             self._spare.append(event)
         else:
             mended = mend(raw)
-            event = decode_event(mended.text) if mended else None
-            if mended is None or event is None:
+            if not self._accept(mended, raw, at):
                 self._lost(raw, at)
-            else:
-                self._note_mended(mended, raw, at)
-                self._spare.append(event)
+
+    def _accept(self, mended: Mended | None, raw: bytes, at: int) -> bool:
+        """Keep a mended event, if it is one, and note what was wrong with it."""
+        decoded = decode_lenient(mended.text) if mended else None
+        if mended is None or decoded is None:
+            return False
+        event, odd = decoded
+        if mended.faults:
+            faults = ", ".join(sorted(mended.faults))
+            code = "bytes.not-utf8" if mended.faults == {"not UTF-8"} else "json.mended"
+            doubtful = mended.faults & {"unescaped quote", "not UTF-8"}
+            self._losses.add(code, "warning" if doubtful else "info", f"an event was mended ({faults})", at, text=raw)
+        if odd:
+            says = f"members of an event have an impossible type and count as absent ({', '.join(odd)})"
+            self._losses.add("json.odd-member", "info", says, at, text=raw)
+        self._spare.append(event)
+        return True
 
     def _mend(self, text: str, at: int) -> int:
         """Mend or drop the damaged element at `at`. Returns where reading goes on; 0 if more data is needed."""
@@ -308,21 +321,19 @@ class Elements:
         for attempt in (mend, requote):
             if mended_end := self._try(attempt(raw), raw, at):
                 return mended_end
-        body = raw.rstrip(b" \t\r\n,")
         if end == len(text) and window.final:
             says = "the file ends inside an event, which was dropped with all that should follow"
-            self._losses.add("json.truncated", "warning", says, window.base + at, lost_bytes=len(body), text=body)
+            self._losses.add("json.truncated", "warning", says, window.base + at, lost_bytes=len(raw), text=raw)
         else:
-            self._lost(body, window.base + at)
+            self._lost(raw.rstrip(b" \t\r\n,"), window.base + at)
         return end
 
     def _try(self, mended: Mended | None, raw: bytes, at: int) -> int:
         """Keep a mended event and return where it ends, or 0 if it is none."""
-        event = decode_event(mended.text) if mended else None
-        if mended is None or event is None or not isinstance(event.ph, str):
+        decoded = decode_lenient(mended.text) if mended else None
+        if mended is None or decoded is None or not isinstance(decoded[0].ph, str):
             return 0
-        self._note_mended(mended, raw, self._window.base + at)
-        self._spare.append(event)
+        self._accept(mended, raw, self._window.base + at)
         return at + mended.end
 
     def _resynchronise(self, text: str, at: int) -> int:
@@ -340,12 +351,6 @@ class Elements:
         if closed is None and limit == len(text) and self._window.final:
             closed = _CLOSED_AT_END.search(text, at)
         return closed.start(1) if closed else limit
-
-    def _note_mended(self, mended: Mended, raw: bytes, at: int) -> None:
-        faults = ", ".join(sorted(mended.faults))
-        code = "bytes.not-utf8" if mended.faults == {"not UTF-8"} else "json.mended"
-        doubtful = mended.faults & {"unescaped quote", "not UTF-8"}
-        self._losses.add(code, "warning" if doubtful else "info", f"an event was mended ({faults})", at, text=raw)
 
     def _lost(self, raw: bytes, at: int) -> None:
         events = max(1, len(_PHASE.findall(raw)))

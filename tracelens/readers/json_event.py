@@ -15,6 +15,8 @@ EXACT_BELOW = float(1 << 43)
 DAMAGE = (msgspec.DecodeError, RecursionError)
 """What strict decoding raises on text that is not the JSON it expects."""
 
+_NUMBER_BEGINS = tuple(b"%c" % digit for digit in b"-0123456789")
+
 
 class Event(msgspec.Struct, gc=False):
     """One element of traceEvents. `ts` and `dur` are in µs, `args` is raw JSON text; absent members are None.
@@ -54,25 +56,28 @@ def decode_events(array: bytes) -> list[Event]:
     return events
 
 
-def decode_event(text: bytes) -> Event | None:
-    """The event of one JSON object whose members may have any type; odd ones become None. None if it is no object."""
+def decode_strict(text: bytes) -> Event | None:
+    """The event of one JSON object; None if it is not strict JSON or a member has a type that no event has."""
     try:
         event = _EVENT.decode(text)
+        _keep_digits([event], b"[" + text + b"]")
     except DAMAGE:
-        found = _decode_members(text)
-        if found is None:
-            return None
-        event = found
-    _keep_digits([event], b"[" + text + b"]")
+        return None
     return event
 
 
-def _decode_members(text: bytes) -> Event | None:
+def decode_lenient(text: bytes) -> tuple[Event, list[str]] | None:
+    """The event of one JSON object whose members may have any type, and the names of those that became None.
+
+    None if the text is no JSON object.
+    """
+    if event := decode_strict(text):
+        return event, []
     try:
         members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except DAMAGE:
         return None
-    event = Event()
+    event, odd = Event(), []
     for name in Event.__struct_fields__:
         raw = members.get(name)
         if raw is None:
@@ -81,11 +86,14 @@ def _decode_members(text: bytes) -> Event | None:
             setattr(event, name, raw)
             continue
         try:
-            setattr(event, name, msgspec.json.decode(raw, type=Scalar))
+            value = msgspec.json.decode(raw, type=Scalar)
         except DAMAGE:
-            if bytes(raw[:1]) in b"-0123456789":
-                setattr(event, name, _digits(raw))
-    return event
+            if bytes(raw)[:1] not in _NUMBER_BEGINS:
+                odd.append(name)
+                continue
+            value = _digits(raw)
+        setattr(event, name, _digits(raw) if name in ("ts", "dur") and _inexact(value) else value)
+    return event, odd
 
 
 def _inexact(value: Scalar) -> bool:

@@ -26,7 +26,7 @@ def link(host: pl.DataFrame, device: pl.DataFrame) -> Links:
     """
     key = ["label", "correlation"]
     host = host.filter(pl.col("correlation") > 0)
-    device = device.filter(pl.col("correlation") > 0)
+    device = device.filter(pl.col("correlation") > 0).select("row", *key, "device")
     host = _innermost(host.join(device.select(key).unique(), on=key, how="semi"))
     single = host.filter(pl.len().over(key) == 1)
     pairs = device.join(single.select(*key, "process", pl.col("row").alias("from")), on=key, how="inner")

@@ -14,7 +14,7 @@ from tracelens.readers.json_event import Scalar
 
 _TAIL_NUMBER = re.compile(r"(\d{1,18})\s*\Z")
 _LABEL = re.compile(r"\A\s*\[([^\]]+)\]")
-_PART = re.compile(r"([A-Za-z]+)[ _-]?(\d+)")
+_PART = re.compile(r"([A-Za-z]+)[ _-]?(\d{1,6})")
 SYNTHETIC = -1000
 """Processes whose pid is text without a usable number get -1001, -1002, …"""
 

@@ -39,8 +39,8 @@ def facts(header: dict[str, Any], source_events: int) -> Facts:
         versions["nccl"] = nccl
     return Facts(
         devices=devices(header.get("deviceProperties")),
-        rank=_whole(distributed.get("rank")),
-        world_size=_whole(distributed.get("world_size")),
+        rank=_rank(distributed.get("rank")),
+        world_size=_rank(distributed.get("world_size")),
         backend=_text(distributed.get("backend")),
         host=_text(header.get("host_name")),
         versions=versions,
@@ -80,6 +80,11 @@ def origin_unix_ns(header: dict[str, Any], first_ns: int | None) -> int | None:
     if base is not None and EPOCH_NS[0] <= base + first_ns < EPOCH_NS[1]:
         return base + first_ns
     return None
+
+
+def _rank(value: Any) -> int | None:
+    number = _whole(value)
+    return number if number is not None and 0 <= number < 1 << 31 else None
 
 
 def _whole(value: Any) -> int | None:

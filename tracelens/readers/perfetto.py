@@ -158,7 +158,9 @@ class Decoder:
             self.track_events.take(packet, sequence)
         elif which in self.others.handlers:
             self.others.handlers[which](packet, sequence)
-        elif which is not None and which not in IGNORED:
+        elif which is None:
+            self.unread["unknown"] += not (flags & CLEARED or packet.ListFields()[3:])
+        elif which not in IGNORED:
             self.unread[which] += 1
 
     def _inflate(self, packet: Any, which: str, layer: int) -> None:

@@ -117,7 +117,7 @@ def _skip(data: memoryview, at: int) -> int | None:
 def looks_like_packets(head: bytes, known: Iterable[int]) -> int:
     """0 to 100: how much the head of a file looks like packets whose fields have `known` numbers."""
     numbers = frozenset(known)
-    at = walked = 0
+    at = walked = fields = 0
     data = memoryview(head)
     try:
         while at < len(head):
@@ -135,12 +135,13 @@ def looks_like_packets(head: bytes, known: Iterable[int]) -> int:
                     break
                 if tag[0] >> 3 not in numbers or after > end:
                     return 0
+                fields += after <= len(head)
                 inside = after
-            walked += length > 0 and inside > found[1]
+            walked += length > 0 and inside == end
             at = end
     except ValueError:
         return 100 if walked >= 3 else 0
-    return 100 if walked >= 2 else 80 if walked else 0
+    return 100 if walked >= 2 else 80 if fields >= 2 else 0
 
 
 class Inflater:

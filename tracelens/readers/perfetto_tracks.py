@@ -165,7 +165,10 @@ class Tracks:
         row = self._place(key)
         if row.process_id is None:
             row.process_id = UNKNOWN_PROCESS
-        row.process = row.process or self.processes.get(row.process_id)
+        found = self.described.get(key) if isinstance(key, int) else None
+        if found is not None and found.hint is not None:
+            return row
+        row.process = self.processes.get(row.process_id)
         if row.thread is None and row.thread_id is not None and row.kind == "thread":
             row.thread = self.threads.get((row.process_id, row.thread_id))
         return row

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from tracelens.capture import Anchor
-from tracelens.recorders.recorder import Availability, Recorder
+from tracelens.contracts import Availability, Recorder
 
 
 def _available() -> Availability:

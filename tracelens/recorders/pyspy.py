@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.capture import Note
+from tracelens.contracts import Availability, Recorder
 from tracelens.recorders.align import Alignment, align, sightings
-from tracelens.recorders.recorder import Availability, Recorder
 
 RATE_HZ = 250
 """With --nonblocking 1 % of a core and no measurable pause of the target; 1000 Hz costs 4 %."""

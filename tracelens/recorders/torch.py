@@ -11,7 +11,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
-from tracelens.recorders.recorder import Availability, Recorder
+from tracelens.contracts import Availability, Recorder
 
 ALIGN_HALFWIDTH_NS = 60_000
 """Largest distance seen between a span's start and time_ns() read just inside it (129 spans, p50 9 µs)."""

@@ -17,6 +17,8 @@ from tracelens_kernels.kda.chunks import Chunks
 
 COLUMNS = 32
 """Columns of a program's tile: 128 x 32 fp32 accumulators take 32 registers a thread at 4 warps."""
+OPTIONS = {"num_warps": 4, "num_stages": 2}
+"""A 128 x 128 fp32 tile takes 64 KiB a stage: three stages would exceed the 227 KiB of an sm_90 block."""
 SCAN_PRECISION = tl.constexpr("tf32x3")
 """The block scan multiplies the state by decay elementwise: its dots do not compound, and are not under test."""
 
@@ -141,7 +143,13 @@ def launch(chunks: Chunks, initial: Tensor, blocks: int, precision: str) -> tupl
     size = chunks.w.shape[2]
     if k_dim > 128 or size < 16 or size & (size - 1):
         raise ValueError(f"K = {k_dim} must be ≤ 128, and the chunk size {size} a power of two ≥ 16")
-    tile = {"K": k_dim, "V": v_dim, "BK": max(16, triton.next_power_of_2(k_dim)), "BX": COLUMNS}
+    tile: dict[str, int] = {
+        "K": k_dim,
+        "V": v_dim,
+        "BK": max(16, triton.next_power_of_2(k_dim)),
+        "BX": COLUMNS,
+        **OPTIONS,
+    }
     per_block = -(-count // blocks)
     summary = initial.new_empty(heads, blocks, k_dim, v_dim + k_dim)
     starts = initial.new_empty(heads, blocks + 1, k_dim, v_dim)

@@ -30,7 +30,7 @@ from tracelens.rule import Detector, Judgement
 RULE = tracelens.Rule(
     code="EXA001",
     name="thread-polls-by-sleeping",
-    summary="a thread looks for work by sleeping in a loop",
+    summary="A thread looks for work by sleeping in a loop.",
     needs=(tracelens.Need(("slices:python",), "suspected", "tracelens record --with torch -- COMMAND"),),
     manual=__doc__ or "",
     options={

@@ -25,6 +25,8 @@ EXIT_WAIT_S = 300.0
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch._inductor.compile_worker")
 
 _current: Presence | None = None
+_loading = threading.Lock()
+"""Held while the agent is imported. A fork waits for it: its child could never import a module half imported here."""
 
 
 def start(settings_path: str) -> None:
@@ -32,7 +34,7 @@ def start(settings_path: str) -> None:
     if any(helper in word for helper in HELPERS for word in sys.orig_argv):
         return
     atexit.register(_stop_current)
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_after_fork)
     _begin(Presence(settings_path))
 
 
@@ -64,9 +66,10 @@ class Presence:
                 return
             waits -= 1
         try:
-            from .agent import Agent
+            with _loading:
+                from .agent import Agent
 
-            self.agent = Agent(self.settings_path, self._stopping, self._torch_usable)
+                self.agent = Agent(self.settings_path, self._stopping, self._torch_usable)
         except Exception:
             return  # no settings: the recording is over
         self.agent.run()
@@ -84,6 +87,7 @@ def _stop_current() -> None:
 
 
 def _after_fork() -> None:
+    _loading.release()
     parent = _current
     if parent is None:
         return

@@ -42,6 +42,7 @@ class Agent:
         self._pid = os.getpid()
         self._torch_since_ns: int | None = None
         self._sidecar: dict[str, Any] = {"state": "new", "threads": [], "anchors": [], "errors": []}
+        self._sidecar.update(facts.identity())  # imports what it needs here, where no fork can come between
 
     @property
     def state(self) -> str:

@@ -1,8 +1,9 @@
 """torch.profiler around a window, started and stopped by the recorder's own thread. Never imports torch first.
 
 Measured on torch 2.13 (CPU) and 2.11 (H200): started from a second thread it records Python functions and
-record_function spans of all threads (with profile_all_threads), and a window that closes amid graph captures breaks none. Uses torch.autograd.profiler, since torch.profiler.profile imports all of
-torch._inductor and sympy when it starts: 2 s of import lock and GIL taken from the target, against 1 ms.
+record_function spans of all threads (with profile_all_threads); a window that closes amid graph captures breaks none.
+Uses torch.autograd.profiler, since torch.profiler.profile imports all of torch._inductor and sympy when it starts:
+2 s of import lock and GIL taken from the target, against 1 ms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The GIL probe: a thread that wants the GIL a thousand times a second, and writes down how late it got it.
 
 Late minus the kernel's run-queue delay is time spent waiting for the GIL; without that term a busy machine looks like
-a held GIL (25 % of wall in a run whose call released it). Costs about 2 % of a core. Knows nothing of who held the GIL.
+a held GIL (25 % of wall in a run whose call released it). Costs 2 % of a core, up to 3.4 % on an overloaded machine.
+Knows nothing of who held the GIL.
 
 File: line 1 a header, then lines that are JSON arrays of rows [wake_monotonic_ns, late_ns, run_delay_ns|null], at last
 {"end": true, "rows": N, "cpu_ns": its own CPU time, "anchors": [...]}. Without the last line the process was killed.

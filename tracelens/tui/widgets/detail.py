@@ -86,7 +86,7 @@ class Detail(Vertical):
             *screen.first_screen(self._report, width),
             (),
             *screen.rules_line(self._report, width),
-            *screen.next_lines(self._report, width),
+            *screen.next_lines(self._report, width, room=2 * screen.MAX_NEXT),
         ]
         for name, lines in zip(TABS, (evidence, manual, experiment, overview), strict=True):
             for page in self.query(f"#page-{name}").results(Page):
