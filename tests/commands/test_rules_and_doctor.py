@@ -2,7 +2,7 @@ import json
 
 from tests.commands.conftest import RULE
 from tracelens import plugins
-from tracelens.contracts import Recorder
+from tracelens.contracts import Availability, Recorder
 
 
 def test_rules_are_one_line_each(cli):
@@ -39,26 +39,27 @@ def broken():
 def test_doctor_tells_versions_recorders_and_plugins(cli, monkeypatch):
     asks(
         monkeypatch,
-        Recorder("good", "records well", lambda: None),
-        Recorder("bad", "records", lambda: ("no driver", "install one")),
+        Recorder("good", "records well", lambda: Availability(True)),
+        Recorder("bad", "records", lambda: Availability(False, "no driver", "install one")),
         Recorder("ugly", "records", broken),
     )
     ended = cli("doctor")
     assert ended.code == 0
-    words = [line.split(maxsplit=1) for line in ended.out.splitlines() if line.startswith("  ")]
-    told = dict(words)
-    assert told["good"] == "yes: records well"
-    assert told["bad"] == "no: no driver → install one"
-    assert told["ugly"].startswith("no: it failed when asked: OSError: no such device")
+    assert "  good        yes: records well\n" in ended.out
+    assert "  bad         no: records\n              no driver → install one\n" in ended.out
+    assert "it failed when asked: OSError: no such device → report it to its plugin" in ended.out
+    told = dict(line.split(maxsplit=1) for line in ended.out.splitlines() if line.startswith("  "))
     assert told["toys"] == "loaded from given"
     assert told["polars"][0].isdigit()
     assert ended.out.endswith("\nno problem found\n")
 
 
 def test_doctor_as_json_holds_the_same(cli, monkeypatch):
-    asks(monkeypatch, Recorder("bad", "records", lambda: ("no driver", "install one")))
+    asks(monkeypatch, Recorder("bad", "records", lambda: Availability(False, "no driver", "install one")))
     state = json.loads(cli("doctor", "--json").out)
-    assert state["recorders"] == [{"name": "bad", "says": "records", "why_not": "no driver", "cure": "install one"}]
+    assert state["recorders"] == [
+        {"name": "bad", "says": "records", "available": False, "why": "no driver", "cure": "install one"}
+    ]
     assert state["problems"] == []
     assert {plugin["name"] for plugin in state["plugins"]} == {"core", "toys"}
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests import reports
 from tracelens.finding import Bottleneck, Next, RuleStatus
-from tracelens.presenters import screen, terminal
+from tracelens.presenters import outcome, terminal
 from tracelens.presenters.text import cells, plain
 
 
@@ -28,7 +28,7 @@ def test_the_first_screen_answers_the_first_questions():
         "not observed  GPU for 2.82 s, 19 % of the GPU window: 10 % of graph replays have",
         "7 of 8 ranks: no file",
         "9.18 s of GPU work by kernel family",
-        "attention                █████▏          44 %  4 s · 9,600 ×",
+        "attention                █████▎          44 %  4 s · 9,600 ×",
         "96 % of GPU time to an op · 40 % to a source line",
         "none: 2 rules ran and found nothing; 3 did not judge",
         "2 ran · 1 abstained (GIL002) · 1 skipped (NUM003) · 1 failed",
@@ -126,11 +126,11 @@ def test_a_recording_of_samples_alone_shows_functions_instead_of_kernels():
     ],
 )
 def test_no_findings_is_said_in_words(rules, words):
-    assert screen.no_findings(reports.report(findings=(), rules=rules)) == words
+    assert outcome.no_findings(reports.report(findings=(), rules=rules)) == words
 
 
 def test_why_names_the_reason_the_number_and_the_unlock_of_every_rule_that_did_not_judge():
-    shown = "\n".join(map(plain, screen.why(reports.report(), 80)))
+    shown = "\n".join(map(plain, outcome.why(reports.report(), 80)))
     assert "GIL001" not in shown
     assert "GIL002 gil-convoy  abstained" in shown
     assert "why         only one Python thread ran long enough" in shown

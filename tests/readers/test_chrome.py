@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analyses.kineto_files import codes, load_text, named, parent_name
 
+from tests.analyses.kineto_files import codes, load_text, named, parent_name
 from tracelens.analyses.summary import summarize
 from tracelens.readers import chrome
 
@@ -49,7 +49,9 @@ def test_equal_times_close_before_they_open(tmp_path):
 
 
 def test_ends_without_name_close_the_innermost(tmp_path):
-    trace = load(tmp_path, [at("B", "a", 0), at("B", "b", 1), {**at("E", "", 3)}, {"ph": "E", "ts": 4, "pid": 1, "tid": 1}])
+    trace = load(
+        tmp_path, [at("B", "a", 0), at("B", "b", 1), {**at("E", "", 3)}, {"ph": "E", "ts": 4, "pid": 1, "tid": 1}]
+    )
     assert spans(trace) == [("a", 0, 4000), ("b", 1000, 2000)]
 
 
@@ -123,7 +125,10 @@ def test_flows_bind_as_the_format_says(tmp_path):
 
 
 def test_counters_have_one_track_a_series(tmp_path):
-    events = [at("C", "mem", 1, args={"used": 5, "free": 2.5, "note": "x"}), at("C", "mem", 2, args={"used": 6, "free": 0})]
+    events = [
+        at("C", "mem", 1, args={"used": 5, "free": 2.5, "note": "x"}),
+        at("C", "mem", 2, args={"used": 6, "free": 0}),
+    ]
     events += [at("C", "load", 3, args={"value": 1}), at("C", "load", 4, args={"value": "NaN"}, pid=2)]
     trace = load(tmp_path, events)
     found = trace.counters.join(trace.tracks, on="track_id").select("name", "at_ns", "value").rows()
@@ -156,7 +161,10 @@ def test_a_slice_without_length_counts_with_zero(tmp_path):
 
 
 def test_metadata_without_a_time_and_events_without_one(tmp_path):
-    events = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "p"}}, {"ph": "B", "name": "x", "pid": 1, "tid": 1}]
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "p"}},
+        {"ph": "B", "name": "x", "pid": 1, "tid": 1},
+    ]
     trace = load(tmp_path, [*events, at("X", "a", 1, dur=1)])
     assert trace.slices.height == 1
     assert codes(trace)["time.missing"] == 1

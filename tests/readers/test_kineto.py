@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.analyses.kineto_files import (
     HEADER,
     HOST,
@@ -25,7 +26,6 @@ from tests.analyses.kineto_files import (
     runtime,
     trace_of,
 )
-
 from tracelens.analyses.summary import summarize
 from tracelens.readers.json_event import EXACT_BELOW
 from tracelens.readers.json_kinds import kind_of
@@ -95,7 +95,9 @@ def test_a_relative_clock_without_base_is_unknown(tmp_path):
 
 @pytest.mark.parametrize("unit", ["ms", "ns", None])
 def test_display_unit_changes_nothing(tmp_path, unit):
-    header = {**HEADER, "displayTimeUnit": unit} if unit else {k: v for k, v in HEADER.items() if k != "displayTimeUnit"}
+    header = (
+        {**HEADER, "displayTimeUnit": unit} if unit else {k: v for k, v in HEADER.items() if k != "displayTimeUnit"}
+    )
     trace = trace_of(tmp_path, launched(1, 10, 2.5, 1), header)
     assert named(trace, "gemm_kernel")["dur_ns"] == 2500
 
@@ -187,7 +189,12 @@ def test_an_annotation_that_crosses_a_python_frame_keeps_its_kernels(tmp_path):
 
 
 def test_python_names_give_file_line_and_module(tmp_path):
-    names = ["/a b/model.py(12): forward", "nn.Module: Linear_0", "<built-in method add of X object at 0x7f>", "<string>(1): <module>"]
+    names = [
+        "/a b/model.py(12): forward",
+        "nn.Module: Linear_0",
+        "<built-in method add of X object at 0x7f>",
+        "<string>(1): <module>",
+    ]
     trace = trace_of(tmp_path, [python(name, i, 0.5) for i, name in enumerate(names)])
     found = [tuple(named(trace, name)[column] for column in ("file", "line", "module")) for name in names]
     assert found == [("/a b/model.py", 12, None), (None, None, "Linear_0"), (None, None, None), ("<string>", 1, None)]
@@ -342,7 +349,14 @@ def test_launch_geometry(tmp_path):
     args = {"grid": [4, 2, 1], "block": [128, 1, 1], "registers per thread": 40, "shared memory": 1024, "graph id": 3}
     trace = trace_of(tmp_path, [kernel(1, 1, **args, **{"graph node id": 9}), kernel(3, 1, name="bare", grid=[1, 2])])
     first, bare = trace.launches.iter_rows(named=True)
-    assert [first[k] for k in ("grid_x", "grid_y", "grid_z", "block_x", "registers", "shared_bytes")] == [4, 2, 1, 128, 40, 1024]
+    assert [first[k] for k in ("grid_x", "grid_y", "grid_z", "block_x", "registers", "shared_bytes")] == [
+        4,
+        2,
+        1,
+        128,
+        40,
+        1024,
+    ]
     assert (first["graph_id"], first["graph_node_id"]) == (3, 9)
     assert bare["grid_x"] is None
 
@@ -377,7 +391,13 @@ def test_facts_of_the_header(tmp_path):
         "record_shapes": 0,
         "cuda_runtime_version": 13000,
         "host_name": "node7",
-        "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8, "nccl_version": "2.28.9", "pg_config": [[1]]},
+        "distributedInfo": {
+            "backend": "nccl",
+            "rank": 3,
+            "world_size": 8,
+            "nccl_version": "2.28.9",
+            "pg_config": [[1]],
+        },
     }
     trace = trace_of(tmp_path, launched(1, 10, 5, 1), header)
     facts = trace.facts

@@ -7,8 +7,8 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analyses.kineto_files import HEADER, codes, kernel, launched, load, load_text, named, op, trace_of, write
 
+from tests.analyses.kineto_files import HEADER, codes, kernel, launched, load, load_text, named, op, trace_of, write
 from tracelens.analyses.summary import summarize
 from tracelens.errors import TracelensError
 from tracelens.health import Health
@@ -166,7 +166,7 @@ def test_elements_that_are_no_objects_are_counted_and_skipped(tmp_path, junk):
     assert trace.facts.source_events == 4
 
 
-@pytest.mark.parametrize("odd", ['[1]', '{"a": 1}'])
+@pytest.mark.parametrize("odd", ["[1]", '{"a": 1}'])
 def test_members_of_an_impossible_type_count_as_absent(tmp_path, odd):
     bad = f'{{"ph": "X", "cat": "cpu_op", "name": "odd", "pid": 1, "tid": {odd}, "ts": 5, "dur": {odd}}}'
     trace = load_text(tmp_path, with_damage(bad)[0])
@@ -199,7 +199,9 @@ def test_blocks_split_anywhere_lose_nothing(tmp_path, monkeypatch):
     rows = [op(f"op{i}", i, 1, note="} , {", deep={"a": [{}, {"b": i}]}) for i in range(40)]
     header = {**HEADER, "text": "x" * 500}
     for indent in (None, 1):
-        trace = load_text(tmp_path, json.dumps({**header, "traceEvents": rows, "late": [1, 2, {"a": "b"}]}, indent=indent))
+        trace = load_text(
+            tmp_path, json.dumps({**header, "traceEvents": rows, "late": [1, 2, {"a": "b"}]}, indent=indent)
+        )
         assert trace.slices["name"].cast(str).to_list() == [f"op{i}" for i in range(40)]
         assert trace.facts.rank == 0
 
@@ -288,7 +290,7 @@ def test_deep_nesting_is_damage_not_a_crash(tmp_path):
 
 
 def test_mend_leaves_valid_text_alone():
-    text = json.dumps({"a": [1, -2.5e3, "x\\y\"z\u00e9", {"b": None}], "c": True}).encode()
+    text = json.dumps({"a": [1, -2.5e3, 'x\\y"z\u00e9', {"b": None}], "c": True}).encode()
     mended = mend(text + b", more")
     assert mended.text.replace(b" ", b"") == text.replace(b" ", b"")
     assert (mended.end, mended.faults) == (len(text), frozenset())
@@ -313,7 +315,9 @@ JSON_VALUES = st.recursive(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.dictionaries(st.sampled_from(["ph", "name", "args", "zz"]), JSON_VALUES), max_size=12), st.booleans())
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["ph", "name", "args", "zz"]), JSON_VALUES), max_size=12), st.booleans()
+)
 def test_elements_are_those_that_json_load_finds(tmp_path_factory, elements, compact):
     path = tmp_path_factory.mktemp("same") / "t.json"
     separators = (",", ":") if compact else None

@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.analyses.kineto_files import annotation, codes, launched, named, op, python, trace_of
 
+from tests.analyses.kineto_files import annotation, codes, launched, named, op, python, trace_of
 from tracelens.readers.kineto_steps import parse
 
 VLLM = "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)"
@@ -36,7 +36,9 @@ def test_names_that_engines_write(name, said):
     assert found == said
 
 
-@pytest.mark.parametrize("name", ["execute", "step", "ProfilerStep#", "ProfilerStep#1x", "my step[DECODE]", "aten::mm", ""])
+@pytest.mark.parametrize(
+    "name", ["execute", "step", "ProfilerStep#", "ProfilerStep#1x", "my step[DECODE]", "aten::mm", ""]
+)
 def test_other_names_are_no_steps(name):
     assert parse(name) is None
 
@@ -82,13 +84,22 @@ def test_an_inner_name_fills_what_the_outer_does_not_say(tmp_path):
 
 
 def test_a_profiler_step_around_engine_steps_is_no_step(tmp_path):
-    rows = [annotation("ProfilerStep#1", 0, 1000), annotation("step[DECODE bs=1]", 10, 5), annotation("step[DECODE bs=1]", 20, 5)]
+    rows = [
+        annotation("ProfilerStep#1", 0, 1000),
+        annotation("step[DECODE bs=1]", 10, 5),
+        annotation("step[DECODE bs=1]", 20, 5),
+    ]
     trace = trace_of(tmp_path, [*rows, annotation("ProfilerStep#2", 2000, 10)])
     assert trace.steps["source"].to_list() == ["step[DECODE bs=1]", "step[DECODE bs=1]", "ProfilerStep#2"]
 
 
 def test_host_rows_belong_to_the_step_they_start_in(tmp_path):
-    rows = [annotation("ProfilerStep#1", 100, 50), op("in", 120, 5), op("other thread", 120, 5, tid=9), op("after", 150, 5)]
+    rows = [
+        annotation("ProfilerStep#1", 100, 50),
+        op("in", 120, 5),
+        op("other thread", 120, 5, tid=9),
+        op("after", 150, 5),
+    ]
     trace = trace_of(tmp_path, [op("before", 1, 5), *rows])
     found = {name: named(trace, name)["step_id"] for name in ("before", "in", "other thread", "after")}
     assert found == {"before": None, "in": 0, "other thread": 0, "after": None}
@@ -102,7 +113,11 @@ def test_a_recording_without_steps_is_one_window(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "engine"),
-    [("/w/sglang/python/sglang/srt/managers/scheduler.py", "sglang"), ("vllm/v1/worker/gpu_worker.py", "vllm"), ("x.py", None)],
+    [
+        ("/w/sglang/python/sglang/srt/managers/scheduler.py", "sglang"),
+        ("vllm/v1/worker/gpu_worker.py", "vllm"),
+        ("x.py", None),
+    ],
 )
 def test_the_engine_is_known_by_its_files(tmp_path, file, engine):
     assert trace_of(tmp_path, [python(f"{file}(3): run", 0, 1)]).facts.engine == engine

@@ -69,7 +69,8 @@ def traces(draw):
             if step == "close":
                 if stack:
                     now += draw(_small)
-                    slices["dur_ns"][stack[-1]] = now - slices["start_ns"][stack.pop()]
+                    closed = stack.pop()
+                    slices["dur_ns"][closed] = now - slices["start_ns"][closed]
                 continue
             now += draw(_small)
             args = draw(_arguments)
@@ -141,7 +142,6 @@ def content_of(trace, origin):
     """Everything that must survive, in a form without ids: per track its row, slices in order, and counter values."""
     names = [name for name in schema.TRACKS.dtypes if name != "track_id"]
     rows = {row["track_id"]: tuple(row[name] for name in names) for row in trace.tracks.iter_rows(named=True)}
-    told = {}
     places = {}
     columns = [name for name in schema.SLICES.dtypes if name not in ("slice_id", "track_id", "parent_id", "start_ns")]
     slices = {track_id: [] for track_id in rows}
@@ -153,12 +153,10 @@ def content_of(trace, origin):
     counters = {track_id: [] for track_id in rows}
     for track_id, at_ns, value in trace.counters.iter_rows():
         counters[track_id].append((at_ns + origin, value))
-    told = {track_id: (row, tuple(slices[track_id]), tuple(counters[track_id])) for track_id, row in rows.items()}
-    flows = sorted(
-        repr((told[places[a][0]], places[a][1], told[places[b][0]], places[b][1], kind))
-        for a, b, kind in trace.flows.iter_rows()
-    )
-    return sorted(map(repr, told.values())), flows
+    told = {track_id: repr((row, slices[track_id], counters[track_id])) for track_id, row in rows.items()}
+    ranks = {text: rank for rank, text in enumerate(sorted(told.values()))}
+    ends = {slice_id: (ranks[told[track_id]], index) for slice_id, (track_id, index) in places.items()}
+    return sorted(told.values()), sorted((ends[a], ends[b], kind) for a, b, kind in trace.flows.iter_rows())
 
 
 def earliest(trace):
@@ -236,7 +234,7 @@ def sample_trace(count=40):
     for index in range(count):
         outer = 3 * index
         for row in (
-            (outer, 0, None, 0, 100 * index, 90, "op", f"op{index % 7}", '{"Input Dims":[[1,2],[3]],"n":%d}' % index),
+            (outer, 0, None, 0, 100 * index, 90, "op", f"op{index % 7}", f'{{"Input Dims":[[1,2],[3]],"n":{index}}}'),
             (outer + 1, 0, outer, 1, 100 * index + 10, 20, "runtime", "cudaLaunchKernel", None),
             (outer + 2, 1, None, 0, 100 * index + 40, 50, "kernel", f"k{index % 5}", '{"stream":7}'),
         ):

@@ -19,10 +19,11 @@ FAMILIES: tuple[tuple[str, str], ...] = (
      r"|moe_mm|bmoe|fmoe"),
     ("moe routing", r"moe|topk_?gating|topkGating|routing|expert|bitmatrix|matmul_scatter|_topk_forward"
      r"|biased_grouped"),
+    ("cache write", r"reshape_and_cache|store_kv|concat_and_cache|set_kv|cache_kernel|kv_indices"),
     ("attention", r"flash|fmha|attention|attn|sdpa|paged_|mla_|\bmla\b|decode_split|cascade|sparse_attn|merge_state"),
     ("linear attention", r"kda_|gated_delta|delta_rule|chunk_fwd|chunk_scan|chunk_state|selective_scan|mamba|ssd_|ssm"
      r"|causal_conv1d|fused_recurrent|recurrent_"),
-    ("cache write", r"reshape_and_cache|store_kv|kv_?cache|cache_kernel|kv_indices|kv_gather|concat_and_cache|set_kv"),
+    ("cache write", r"kv_?cache|kv_gather"),
     ("rope", r"rotary|rope|mrope"),
     ("norm", r"rms_?norm|Rmsnorm|layer_?norm|LayerNorm|group_?norm|batch_?norm|bn_fw|bn_bw|_norm_|l2norm"
      r"|rsqrt.*mean|mean.*rsqrt"),
@@ -43,7 +44,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
      r"|arange|foreach|FunctorOnSelf|scalePackedTensor|epilogue|permute|transpose|distribution"),
     ("compiled", r"^triton_"),
 )  # fmt: skip
-"""(family, pattern searched in the name), first match wins."""
+"""(family, pattern searched in the name), first match wins; a family may have several entries."""
 BACKENDS: tuple[tuple[str, str], ...] = (
     ("nccl", r"nccl"),
     ("rccl", r"rccl"),

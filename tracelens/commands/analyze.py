@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
     color = shared.wants_color() and args.output is None
     presenter.render(report, out, color, shared.width())
     if args.why and args.format == "terminal":
-        from tracelens.presenters import screen, terminal
+        from tracelens.presenters import outcome, terminal
 
-        terminal.write([(), *screen.why(report, shared.width())], out, color)
+        terminal.write([(), *outcome.why(report, shared.width())], out, color)
     if args.output is None:
         shared.emit(out.getvalue())
     else:

@@ -46,7 +46,7 @@ def examine() -> dict[str, Any]:
     problems = []
     if owner := other_owner():
         problems.append(f"the distribution {owner} also installs a package called tracelens: uninstall it")
-    recorders: list[dict[str, str | None]] = []
+    recorders: list[dict[str, str | bool | None]] = []
     try:
         loaded = plugins.load()
         recorders = [_recorder(recorder) for recorder in loaded.recorders()]

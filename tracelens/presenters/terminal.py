@@ -6,8 +6,8 @@ from typing import TextIO
 
 from tracelens.contracts import Presenter
 from tracelens.finding import Report
-from tracelens.presenters import cards, screen
-from tracelens.presenters.text import Line, ansi, field
+from tracelens.presenters import cards, outcome, screen
+from tracelens.presenters.text import LABEL, Line, ansi, field
 
 MIN_WIDTH, MAX_WIDTH = 60, 120
 """Below 60 columns folded text is unreadable; beyond 120 a line is too long to read."""
@@ -26,10 +26,10 @@ def lines(report: Report, width: int) -> list[Line]:
         for finding in report.findings:
             out += [*cards.card(finding, width), ()]
     else:
-        out += field("findings", screen.no_findings(report), width, 2, at=screen.LABEL)
-    out += screen.rules_line(report, width, "--why says why")
-    room = 2 * screen.MAX_NEXT if report.findings else screen.MAX_LINES - len(out)
-    return [*out, *screen.next_lines(report, width, room)]
+        out += field("findings", outcome.no_findings(report), width, 2, at=LABEL)
+    out += outcome.rules_line(report, width, "--why says why")
+    room = 2 * outcome.MAX_NEXT if report.findings else screen.MAX_LINES - len(out)
+    return [*out, *outcome.next_lines(report, width, room)]
 
 
 def write(lines: list[Line], stream: TextIO, color: bool) -> None:

@@ -24,6 +24,8 @@ ANSI: dict[Style, str] = {
     "good": "32",
 }
 ELLIPSIS = "…"
+LABEL = 14
+"""Width of the margin in which the labels of facts stand."""
 MAX_TEXT = 1 << 16
 """Characters of one text that are looked at: a longer name helps nobody and costs time on every redraw."""
 MAX_MARKS = 2

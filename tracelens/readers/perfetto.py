@@ -159,7 +159,8 @@ class Decoder:
         elif which in self.others.handlers:
             self.others.handlers[which](packet, sequence)
         elif which is None:
-            self.unread["unknown"] += not (flags & CLEARED or packet.ListFields()[3:])
+            state_only = flags & CLEARED or packet.HasField("interned_data") or packet.HasField("trace_packet_defaults")
+            self.unread.update(() if state_only or packet.incremental_state_cleared else ("unknown",))
         elif which not in IGNORED:
             self.unread[which] += 1
 

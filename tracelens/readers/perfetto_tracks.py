@@ -210,7 +210,8 @@ def _filled(found: Described, hint: Hint, pid: int | None, tid: int | None) -> H
     """The hint, with what Perfetto's own fields say where it is silent."""
     hint = msgspec.structs.replace(hint)
     hint.kind = hint.kind or found.kind
-    hint.unit = hint.unit or found.unit
+    if hint.unit is None:
+        hint.unit = found.unit
     if hint.process_id is None:
         hint.process_id = pid
     if hint.thread_id is None and found.kind == "thread":

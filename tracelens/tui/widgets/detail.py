@@ -9,7 +9,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static, TabbedContent, TabPane
 
 from tracelens.finding import Finding, Report, RuleStatus
-from tracelens.presenters import cards, screen
+from tracelens.presenters import cards, outcome, screen
 from tracelens.presenters.text import Line, field, paragraph
 from tracelens.rule import Rule
 from tracelens.tui.widgets.styled import text
@@ -79,14 +79,14 @@ class Detail(Vertical):
             evidence, experiment = _status_pages(self._chosen, width)
             manual = self._manual(self._chosen.code, width)
         else:
-            evidence = paragraph(screen.no_findings(self._report).capitalize() + ".", width)
+            evidence = paragraph(outcome.no_findings(self._report).capitalize() + ".", width)
             manual = paragraph("Choose a rule to read its manual.", width)
             experiment = paragraph("An experiment belongs to a finding: there is none.", width)
         overview = [
             *screen.first_screen(self._report, width),
             (),
-            *screen.rules_line(self._report, width),
-            *screen.next_lines(self._report, width, room=2 * screen.MAX_NEXT),
+            *outcome.rules_line(self._report, width),
+            *outcome.next_lines(self._report, width, room=2 * outcome.MAX_NEXT),
         ]
         for name, lines in zip(TABS, (evidence, manual, experiment, overview), strict=True):
             for page in self.query(f"#page-{name}").results(Page):
@@ -125,8 +125,8 @@ def _finding_pages(finding: Finding, width: int) -> tuple[list[Line], list[Line]
 
 
 def _status_pages(rule: RuleStatus, width: int) -> tuple[list[Line], list[Line]]:
-    title: Line = ((f"{rule.code} {rule.name} ", "bold"), (rule.status, screen.status_style(rule.status)))
-    evidence = [title, (), *screen.reasons(rule, width)]
+    title: Line = ((f"{rule.code} {rule.name} ", "bold"), (rule.status, outcome.status_style(rule.status)))
+    evidence = [title, (), *outcome.reasons(rule, width)]
     return evidence, paragraph("An experiment belongs to a finding; this rule made none.", width)
 
 

@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.widgets import DataTable, Static
 
 from tracelens.finding import Finding, Report
-from tracelens.presenters import cards, screen
+from tracelens.presenters import cards, outcome
 from tracelens.tui.widgets.styled import cell
 
 PLACE_WIDTH = 34
@@ -32,7 +32,7 @@ class FindingsTable(Vertical):
     def compose(self) -> ComposeResult:
         """The table, or the empty state."""
         if not self._report.findings:
-            yield Static(cell(f"No findings: {screen.no_findings(self._report)[6:]}.", width=200), id="no-findings")
+            yield Static(cell(f"No findings: {outcome.no_findings(self._report)[6:]}.", width=200), id="no-findings")
             return
         table: DataTable[object] = DataTable(cursor_type="row", zebra_stripes=True, id="findings-table")
         for label in ("severity", "code", "where", "impact", "confidence"):

@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.widgets import DataTable, Static
 
 from tracelens.finding import Report, RuleStatus
-from tracelens.presenters import screen
+from tracelens.presenters import outcome
 from tracelens.tui.widgets.styled import cell
 
 ORDER = ("failed", "abstained", "ran", "skipped", "disabled")
@@ -45,7 +45,7 @@ class UnjudgedTable(Vertical):
             table.add_column(label)
         for rule in self._rules:
             table.add_row(
-                cell("partly" if rule.status == "ran" else rule.status, screen.status_style(rule.status)),
+                cell("partly" if rule.status == "ran" else rule.status, outcome.status_style(rule.status)),
                 cell(rule.code, "bold", 8),
                 cell(rule.why or "switched off", width=WHY_WIDTH),
             )
