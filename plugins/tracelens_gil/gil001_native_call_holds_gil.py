@@ -167,7 +167,10 @@ def _judge_calls(
     starved = tuple(one for one in witnesses if one.expected >= MIN_EXPECTED and one.ratio < MAX_RATIO)
     seen = probe.inside(prober, calls) if prober is not None else None
     if prober is not None and seen is not None:
-        if seen.expected < MIN_EXPECTED or seen.ratio >= RELEASED_RATIO:
+        if seen.ratio >= RELEASED_RATIO:
+            return
+        if seen.expected < MIN_EXPECTED:
+            yield Abstained(where, f"recorded too briefly: only {seen.expected:.0f} probe ticks expected inside it")
             return
         if seen.ratio >= MAX_RATIO:
             yield Abstained(where, f"the probe woke inside it, but rarely ({seen.ratio:.2f} of the least expected)")

@@ -109,7 +109,7 @@ def test_control_characters_in_strings_and_unknown_keys_are_tolerated(tmp_path):
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path):
-    bad = b'{"ph": "X", "cat": "kernel", "name": "k\x9f\xff", "pid": 0, "tid": 7, "ts": 9, "dur": 1, "args": {"s": "\xfe"}}'
+    bad = b'{"ph": "X", "cat": "kernel", "name": "k\x9f\xff", "pid": 0, "tid": 7, "ts": 9, "args": {"s": "\xfe"}}'
     text = with_damage("BAD")[0].encode().replace(b"BAD", bad)
     trace = load_text(tmp_path, text)
     assert named(trace, "k\ufffd\ufffd")["kind"] == "kernel"

@@ -6,6 +6,7 @@ import msgspec
 import polars as pl
 import pytest
 import zstandard
+from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
@@ -334,9 +335,7 @@ class TestWriter:
         assert [[each.int_value for each in row.array_values] for row in dims.array_values] == [[1, 2], [3]]
         assert number.int_value == 0
         assert list(begins[1].track_event.flow_ids) == list(begins[2].track_event.terminating_flow_ids) == [1]
-        assert not any(
-            packet.track_event.UnknownFields() for packet in begins if hasattr(packet.track_event, "UnknownFields")
-        )
+        assert [len(UnknownFieldSet(packet.track_event)) for packet in begins] == [0] * 3
 
     def test_many_sequences_and_blocks(self, tmp_path):
         trace = sample_trace(6_000)
@@ -379,7 +378,7 @@ def check_flips(tmp_path, seeds):
 
 
 def test_byte_flips_never_crash_and_losses_are_told(tmp_path):
-    assert check_flips(tmp_path, range(400)) > 100
+    assert check_flips(tmp_path, range(300)) > 75
 
 
 @pytest.mark.slow
@@ -387,15 +386,14 @@ def test_five_thousand_byte_flips(tmp_path):
     assert check_flips(tmp_path, range(5_000)) > 1_000
 
 
-def test_every_truncation_is_told(tmp_path):
-    trace = sample_trace(5)
-    content = written(trace)
-    for size in range(3, len(content)):
-        try:
-            back, health = read(tmp_path, content[:size])
-        except TracelensError:
-            continue
-        lost = back.slices.height < trace.slices.height
-        unread = next((e.lost_bytes for e in health if e.code == "perfetto.truncated"), 0)
-        assert lost or unread or size > len(content) - 3000
-        assert unread < 400
+def test_a_cut_file_loses_exactly_its_last_packet(tmp_path):
+    content = written(sample_trace(5))
+    boundaries = [0]
+    for packet in pb.Trace.FromString(content).packet:
+        boundaries.append(boundaries[-1] + len(_framed(packet)))
+    assert boundaries[-1] == len(content)
+    for size in range(boundaries[1], len(content), 17):
+        whole = max(boundary for boundary in boundaries if boundary <= size)
+        back, health = read(tmp_path, content[:size])
+        assert back.facts.source_events == boundaries.index(whole)
+        assert sum(e.lost_bytes or 0 for e in health if e.code == "perfetto.truncated") == size - whole

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens import intervals
@@ -18,7 +17,6 @@ from tracelens.intervals import IntervalSet
 from tracelens.schema import GPU_WORK
 from tracelens.trace import Trace
 
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -97,28 +95,33 @@ def idle(trace: Trace, *, complete: bool) -> dict[str, int]:
     total = sum(device.window_ns - device.busy_ns for device in found)
     if not complete:
         return {**dict.fromkeys(IDLE_CAUSES, 0), NOT_OBSERVED: total}
-    launched = _launch_starts(trace)
-    work = gpu_work(trace)
     out = {**dict.fromkeys(IDLE_CAUSES, 0), NOT_OBSERVED: 0}
+    work = gpu_work(trace).filter(pl.col("dur_ns") > 0).join(_launch_starts(trace), on="slice_id", how="left")
     for device in found:
-        begins, ends = device.gaps()
         key = device.key
         rows = work.filter(
             pl.col("host").eq_missing(key.host)
             & pl.col("rank").eq_missing(key.rank)
             & pl.col("device").eq_missing(key.device)
-        ).filter(pl.col("dur_ns") > 0)
-        first = np.searchsorted(rows["start_ns"].to_numpy(), ends, side="left")
-        for begin, end, index in zip(begins.tolist(), ends.tolist(), first.tolist(), strict=True):
-            launch = launched.get(rows["slice_id"][index]) if index < rows.height else None
-            cause = "unlinked" if launch is None else "host_late" if launch > begin else "device"
-            out[cause] += end - begin
+        ).sort("start_ns", "slice_id")
+        begins, ends = device.gaps()
+        # A gap ends where a row with a length starts, or at the window's end where a row without one lies.
+        ending = np.searchsorted(rows["start_ns"].to_numpy(), ends, side="left")
+        known = rows["launch_start_ns"].is_not_null().to_numpy()
+        launch = rows["launch_start_ns"].fill_null(0).to_numpy()
+        length = ends - begins
+        linked = np.zeros(len(ends), bool)
+        linked[ending < rows.height] = known[ending[ending < rows.height]]
+        late = np.zeros(len(ends), bool)
+        late[linked] = launch[ending[linked]] > begins[linked]
+        out["host_late"] += int(length[late].sum())
+        out["device"] += int(length[linked & ~late].sum())
+        out["unlinked"] += int(length[~linked].sum())
     return out
 
 
-def _launch_starts(trace: Trace) -> dict[int, int]:
-    """Start of the host call that launched each GPU slice, ns."""
-    joined = trace.flows.filter(pl.col("kind") == "launch").join(
-        trace.slices.select("slice_id", "start_ns"), left_on="from_id", right_on="slice_id"
-    )
-    return dict(joined.select("to_id", "start_ns").iter_rows())
+def _launch_starts(trace: Trace) -> pl.DataFrame:
+    """slice_id of GPU work and launch_start_ns of the host call that launched it."""
+    launched = trace.flows.filter(pl.col("kind") == "launch").unique("to_id", keep="first", maintain_order=True)
+    calls = trace.slices.select(pl.col("slice_id").alias("from_id"), pl.col("start_ns").alias("launch_start_ns"))
+    return launched.join(calls, on="from_id").select(pl.col("to_id").alias("slice_id"), "launch_start_ns")

@@ -19,7 +19,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
      r"|moe_mm|bmoe|fmoe"),
     ("moe routing", r"moe|topk_?gating|topkGating|routing|expert|bitmatrix|matmul_scatter|_topk_forward"
      r"|biased_grouped"),
-    ("cache write", r"reshape_and_cache|store_kv|concat_and_cache|set_kv|cache_kernel|kv_indices"),
+    ("cache write", r"reshape_and_cache|store_kv|concat_and_cache|set_kv|kv_indices"),
     ("attention", r"flash|fmha|attention|attn|sdpa|paged_|mla_|\bmla\b|decode_split|cascade|sparse_attn|merge_state"),
     ("linear attention", r"kda_|gated_delta|delta_rule|chunk_fwd|chunk_scan|chunk_state|selective_scan|mamba|ssd_|ssm"
      r"|causal_conv1d|fused_recurrent|recurrent_"),

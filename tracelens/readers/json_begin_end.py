@@ -1,10 +1,12 @@
 """Begin and end events → slices with a length: B/E on threads, b/e (and the old S/F) of async ids.
 
-Events may be out of order, ends may lack a name, begins and ends may be missing. Knows nothing of tracks or clocks.
+Events may be out of order, ends may lack a name, begins and ends may be missing. Linear after sorting. Knows nothing of
+tracks or clocks.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -29,55 +31,79 @@ class Pairs:
 @dataclass
 class _Open:
     row: int
-    name: str
     at: int
     limit: int | None = None
+    closed: bool = False
+
+
+@dataclass
+class _Place:
+    """One thread or async id: `inner` is open in order; what an outer end has passed is only found by its name."""
+
+    pairs: Pairs
+    inner: list[_Open] = field(default_factory=list)
+    passed: list[_Open] = field(default_factory=list)
+    by_name: defaultdict[str, list[_Open]] = field(default_factory=lambda: defaultdict(list))
+
+    def begin(self, row: int, name: str, at: int) -> None:
+        item = _Open(row, at)
+        self.inner.append(item)
+        self.by_name[name].append(item)
+
+    def end(self, name: str, at: int, args: str | None) -> bool:
+        """Close the innermost open slice of this name, or the innermost of all where the end has no name."""
+        candidates = self.by_name[name] if name else self.inner or self.passed
+        while candidates and candidates[-1].closed:
+            candidates.pop()
+            candidates = self.by_name[name] if name else self.inner or self.passed
+        if not candidates:
+            return False
+        item = candidates[-1]
+        item.closed = True
+        self.pairs.slices.append((item.row, at - item.at, args))
+        if item.limit is None:
+            while self.inner[-1] is not item:
+                over = self.inner.pop()
+                if not over.closed:
+                    over.limit = at
+                    self.passed.append(over)
+            self.inner.pop()
+        return True
+
+    def finish(self, last: int) -> None:
+        """Close what is still open."""
+        for item in (*self.inner, *self.passed):
+            if not item.closed:
+                self.pairs.unclosed_begins += 1
+                end = last if item.limit is None else item.limit
+                self.pairs.slices.append((item.row, max(end - item.at, 0), None))
 
 
 def pair(rows: pl.DataFrame, last: int) -> Pairs:
-    """Match begins with ends. `rows`: row, key, phase, name, ts (not null), args; `last`: time that closes the rest."""
+    """Match begins with ends. `rows`: row, key, phase, name, ts (not null), args; `last`: time that closes the rest.
+
+    An end that finds nothing open waits for a begin of its own time.
+    """
     pairs = Pairs()
-    for _, group in sorted(
-        rows.partition_by("key", as_dict=True, maintain_order=True).items(), key=lambda item: item[0]
-    ):
-        _pair_one(group.sort("ts", maintain_order=True), last, pairs)
-    pairs.slices.sort()
-    return pairs
-
-
-def _pair_one(rows: pl.DataFrame, last: int, pairs: Pairs) -> None:
-    """One thread or async id, by time. An end that finds nothing open waits for a begin of the same time."""
-    open_slices: list[_Open] = []
-    waiting: list[tuple[str, str | None]] = []
-    now: int | None = None
-    columns = (rows[name].cast(pl.String) if name in ("phase", "name") else rows[name] for name in rows.columns)
-    named = dict(zip(rows.columns, columns, strict=True))
-    for row, phase, name, at, args in zip(
-        named["row"], named["phase"], named["name"], named["ts"], named["args"], strict=True
-    ):
-        if at != now:
-            pairs.unmatched_ends += len(waiting)
+    place, key_now, now = _Place(pairs), None, None
+    waiting: defaultdict[str, list[str | None]] = defaultdict(list)
+    ordered = rows.sort("key", "ts", "row").with_columns(pl.col("phase", "name").cast(pl.String))
+    for row, key, phase, name, at, args in ordered.select("row", "key", "phase", "name", "ts", "args").iter_rows():
+        if key != key_now or at != now:
+            pairs.unmatched_ends += sum(map(len, waiting.values()))
             waiting.clear()
             now = at
+        if key != key_now:
+            place.finish(last)
+            place, key_now = _Place(pairs), key
         if phase in BEGINS:
-            open_slices.append(_Open(row, name, at))
-            waiting = [end for end in waiting if not _close(open_slices, end[0], at, end[1], pairs)]
-        elif not _close(open_slices, name, at, args, pairs):
-            waiting.append((name, args))
-    pairs.unmatched_ends += len(waiting)
-    pairs.unclosed_begins += len(open_slices)
-    for item in open_slices:
-        pairs.slices.append((item.row, max((item.limit if item.limit is not None else last) - item.at, 0), None))
-
-
-def _close(open_slices: list[_Open], name: str, at: int, args: str | None, pairs: Pairs) -> bool:
-    """End the innermost open slice of this name, or the innermost of all where the end has no name."""
-    for index in range(len(open_slices) - 1, -1, -1):
-        item = open_slices[index]
-        if not name or item.name == name:
-            pairs.slices.append((item.row, at - item.at, args))
-            for inner in open_slices[index + 1 :]:
-                inner.limit = at if inner.limit is None else inner.limit
-            del open_slices[index]
-            return True
-    return False
+            place.begin(row, name, at)
+            early = waiting.get(name) or waiting.get("")
+            if early:
+                place.end(name, at, early.pop())
+        elif not place.end(name, at, args):
+            waiting[name].append(args)
+    pairs.unmatched_ends += sum(map(len, waiting.values()))
+    place.finish(last)
+    pairs.slices.sort()
+    return pairs

@@ -47,6 +47,7 @@ _NUMBERS = (
     "correlation", "external_id", "device", "stream", "bytes", "registers", "shared", "graph_id", "graph_node",
     "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z",
 )  # fmt: skip
+_IDS = ("correlation", "device", "stream")
 ROWS = {
     "phase": pl.Categorical(),
     "kind": pl.UInt8(),
@@ -188,7 +189,7 @@ class Columns:
             )  # fmt: skip
             for name, value in zip(_NUMBERS, values, strict=True):
                 if type(value) is not int and value is not None:
-                    self.string_ids += isinstance(value, str)
+                    self.string_ids += isinstance(value, str) and name in _IDS
                     value = _integer(value)
                 columns[name].append(value if value is None or -_INT64 <= value < _INT64 else None)
         rows = np.array(linked, dtype=np.uint32) + np.uint32(self._height)

@@ -11,7 +11,8 @@ from tracelens.finding import Finding, Report
 from tracelens.presenters import cards, outcome
 from tracelens.tui.widgets.styled import cell
 
-PLACE_WIDTH = 34
+PLACE_WIDTH = 80
+"""The last column: what does not fit is cut off there, and stands in full in the details."""
 
 
 class FindingsTable(Vertical):
@@ -35,15 +36,15 @@ class FindingsTable(Vertical):
             yield Static(cell(f"No findings: {outcome.no_findings(self._report)[6:]}.", width=200), id="no-findings")
             return
         table: DataTable[object] = DataTable(cursor_type="row", zebra_stripes=True, id="findings-table")
-        for label in ("severity", "code", "where", "impact", "confidence"):
+        for label in ("severity", "code", "impact", "confidence", "where"):
             table.add_column(label)
         for finding in self._report.findings:
             table.add_row(
                 cell(finding.severity + (" known" if finding.known else ""), finding.severity),
                 cell(finding.rule, "bold", 8),
-                cell(cards.short_place(finding.where), width=PLACE_WIDTH),
                 cell(cards.short_cost(finding.impact), width=12),
                 cell(finding.confidence),
+                cell(cards.short_place(finding.where), width=PLACE_WIDTH),
             )
         yield table
 
