@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TextIO
 
 from tracelens.commands import VERBS
 from tracelens.errors import TracelensError
+from tracelens.installed import other_owner
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -91,23 +92,6 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
         if name == verb:
             import_module(f"tracelens.commands.{name}").configure(sub)
     return parser
-
-
-def other_owner() -> str | None:
-    """Another installed distribution that brings a package `tracelens`, or None.
-
-    On PyPI `tracelens` is an unrelated project; AMD's `TraceLens` installs `TraceLens/`, which does not collide.
-    """
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        found = distribution("tracelens")
-    except PackageNotFoundError:
-        return None
-    files = found.files
-    if files is not None and not any(file.parts[0] in ("tracelens", "tracelens.py") for file in files):
-        return None
-    return f"{found.name} {found.version}"
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:

@@ -305,13 +305,18 @@ def reference(name: str) -> str:
     width = max(len(column.name) for column in table.columns)
     dtypes = {column.name: _dtype_name(column) for column in table.columns}
     dtype_width = max(map(len, dtypes.values()))
-    rows = (f"  {c.name:<{width}}  {dtypes[c.name]:<{dtype_width}}  {c.says}" for c in table.columns)
+    rows = (f"  {c.name:<{width}}  {dtypes[c.name]:<{dtype_width}}  {_meaning(c)}" for c in table.columns)
     return "\n".join([f"{table.name}: {table.says}", *rows])
 
 
 def _dtype_name(column: Column) -> str:
-    dtype = column.dtype
-    name = "{" + ",".join(dtype.categories) + "}" if isinstance(dtype, pl.Enum) else str(dtype).lower()
-    if isinstance(dtype, pl.Categorical):
-        name = "categorical"
+    """The dtype in a word; a question mark where null is allowed."""
+    named = {pl.Enum: "enum", pl.Categorical: "categorical"}
+    name = next((text for dtype, text in named.items() if isinstance(column.dtype, dtype)), str(column.dtype).lower())
     return name + ("" if column.required else "?")
+
+
+def _meaning(column: Column) -> str:
+    if isinstance(column.dtype, pl.Enum):
+        return f"{column.says}: {', '.join(column.dtype.categories)}"
+    return column.says

@@ -193,8 +193,9 @@ def _evidence(trace: Trace, holds: tuple[Hold, ...], owners: dict[str, Any] | No
     worst = holds[0]
     calls, inner_ns = worst.calls, max(worst.calls.inner_ns, 1)
     longest = np.argsort(calls.start - calls.end, kind="stable")[:5]
+    longest_ns = int((calls.end - calls.start).max())
     yield Evidence(
-        says=f"{len(calls.rows)} calls, {_ms(calls.median_ns)} median; the longest:",
+        says=f"{len(calls.rows)} calls, {_ms(calls.median_ns)} median, the longest {_ms(longest_ns)}",
         table="slices",
         ids=tuple(int(calls.thread.slice_id[calls.rows[index]]) for index in longest),
         columns=("start_ns", "dur_ns"),

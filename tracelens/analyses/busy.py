@@ -18,7 +18,6 @@ from tracelens.schema import GPU_WORK
 from tracelens.trace import Trace
 
 
-
 @dataclass(frozen=True)
 class DeviceKey:
     """One device: indices repeat between hosts and between ranks that each see their own device 0."""

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 def examine() -> dict[str, Any]:
     """Versions, programs, recorders, plugins, and the problems that keep tracelens from working."""
     from tracelens import __version__, plugins
-    from tracelens.__main__ import other_owner
     from tracelens.errors import TracelensError
+    from tracelens.installed import other_owner
 
     problems = []
     if owner := other_owner():

@@ -92,7 +92,7 @@ class TrackEvents:
     def take(self, packet: Any, sequence: Sequence) -> None:
         """Take one packet's TrackEvent."""
         event = packet.track_event
-        legacy = event.legacy_event if event.HasField("legacy_event") else None
+        legacy: Any = event.legacy_event if event.HasField("legacy_event") else None
         moment = self._moment(packet, event, sequence)
         if moment is None:
             return

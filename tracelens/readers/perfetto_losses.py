@@ -40,6 +40,7 @@ _SAYS: dict[str, tuple[Severity, str]] = {
     "flow-without-end": ("info", "flows wait for a next slice that never came"),
     "flow-without-slice": ("info", "flows start outside any slice"),
     "ftrace-lost": ("warning", "times the kernel lost scheduler events"),
+    "ftrace-empty": ("info", "bundles of kernel events hold none"),
     "ftrace-unread": ("info", "kernel events other than scheduler switches are not read"),
 }
 

@@ -89,6 +89,7 @@ class Others:
             else:
                 self._losses["ftrace-unread"] += 1
         compact = bundle.compact_sched
+        self._losses["ftrace-empty"] += not bundle.event and not compact.switch_timestamp
         names = [text(name) for name in compact.intern_table]
         at = 0
         for step, pid, name in zip(
