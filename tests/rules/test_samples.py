@@ -1,6 +1,6 @@
 """Every recorded pair in sample_traces: bad and good give exactly the findings that their expected.json lists.
 
-An entry is [code, confidence, what, file, line]; `what` is the function, kernel or op. Any other code on a good trace is
+An entry is [code, confidence, what, file, line]; `what` is the function, kernel or op. Another code on a good trace is
 explained by a line in "because".
 """
 

@@ -1,0 +1,1 @@
+"""Readers: one file a format, reached only through the `readers` hook."""

@@ -18,7 +18,9 @@ from tracelens.readers.perfetto_slices import BEGIN, COMPLETE, END, FLOW, IN, IN
 from tracelens.readers.perfetto_tracks import Key, Tracks
 from tracelens.schema import SLICE_KINDS
 
-TYPE_COUNTER, TYPE_STATE = 4, 5
+TYPE_END, TYPE_COUNTER, TYPE_STATE = 2, 4, 5
+_BARE = 3
+"""Bytes of an event with only a type and a track, without the track's number: half of all events, with nothing to ask."""
 _PHASES = {1: BEGIN, 2: END, 3: INSTANT}
 _LEGACY_PHASES = {
     **dict.fromkeys("BbS", BEGIN),
@@ -92,18 +94,23 @@ class TrackEvents:
     def take(self, packet: Any, sequence: Sequence) -> None:
         """Take one packet's TrackEvent."""
         event = packet.track_event
+        uuid = event.track_uuid
+        kind_number = event.type
+        if kind_number == TYPE_END and uuid and event.ByteSize() == _BARE + (uuid.bit_length() + 6) // 7:
+            moment = self.moment(packet, sequence)
+            if moment is not None:
+                self.events.add(*moment, END, self._tracks.track(uuid), None, None, None)
+            return
         legacy: Any = event.legacy_event if event.HasField("legacy_event") else None
         moment = self._moment(packet, event, sequence)
         if moment is None:
             return
         name, category = self._names(event, legacy, sequence)
-        uuid = event.track_uuid
         explicit = bool(uuid) or event.HasField("track_uuid")
         if not explicit:
             uuid = sequence.track or 0
         if event.extra_counter_values or event.extra_double_counter_values:
             self._extra_counters(event, moment, sequence)
-        kind_number = event.type
         if kind_number == TYPE_COUNTER:
             self._counter(event, uuid if explicit or sequence.track is not None else None, moment, sequence)
             return
@@ -196,11 +203,12 @@ class TrackEvents:
     def _attach(self, event: Any, row: int, phase: int, category: str | None, sequence: Sequence) -> None:
         """Flows, arguments and source place of an event."""
         events = self.events
-        flows = [("id", each) for each in event.flow_ids or event.flow_ids_old]
-        flows += [("end", each) for each in event.terminating_flow_ids or event.terminating_flow_ids_old]
+        ids, ends = event.flow_ids, event.terminating_flow_ids
+        flows = [("id", each) for each in ids or event.flow_ids_old]
+        flows += [("end", each) for each in ends or event.terminating_flow_ids_old]
         if flows:
             events.flows[row] = flows
-        values = arguments(event.debug_annotations, sequence) if event.debug_annotations else {}
+        values = arguments(event.debug_annotations, sequence)
         if values:
             own = values.pop(COLUMNS, None)
             found = own if isinstance(own, dict) else {}
