@@ -4,6 +4,7 @@ import pytest
 
 from tracelens import schema
 from tracelens.errors import TracelensError
+from tracelens.health import Health
 from tracelens.merging import Part, merge
 from tracelens.trace import Facts, GilFacts, Trace
 
@@ -80,3 +81,15 @@ def test_facts_are_joined_and_contradictions_dropped():
     facts = merge([Part("a", first), Part("b", second)]).facts
     assert (facts.engine, facts.rank, facts.source_events) == ("vllm", None, 7)
     assert {pid: gil.enabled for pid, gil in facts.gil.items()} == {1: True, 2: False}
+
+
+def test_equal_health_entries_of_several_sources_become_one_with_their_sums():
+    health = Health()
+    for place in ("a", "b", "c"):
+        health.add("x.lost", "warning", "bytes were lost", count=2, lost_bytes=10, where=place)
+    health.add("x.other", "info", "something else", where="a")
+    folded = list(health.folded())
+    assert [(e.code, e.count, e.lost_bytes, e.where) for e in folded] == [
+        ("x.lost", 6, 30, "a and 2 more"),
+        ("x.other", 1, None, "a"),
+    ]

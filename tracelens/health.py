@@ -33,6 +33,21 @@ class HealthEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False
     where: str | None = None
 
 
+def _one(entries: list[HealthEntry]) -> HealthEntry:
+    if len(entries) == 1:
+        return entries[0]
+    places = [entry.where for entry in entries if entry.where is not None]
+    lost_ns = [entry.lost_ns for entry in entries if entry.lost_ns is not None]
+    lost_bytes = [entry.lost_bytes for entry in entries if entry.lost_bytes is not None]
+    return msgspec.structs.replace(
+        entries[0],
+        count=sum(entry.count for entry in entries),
+        lost_ns=sum(lost_ns) if lost_ns else None,
+        lost_bytes=sum(lost_bytes) if lost_bytes else None,
+        where=f"{places[0]} and {len(places) - 1} more" if len(places) > 1 else next(iter(places), None),
+    )
+
+
 class Health:
     """The entries of one Trace, in the order they were found."""
 
@@ -68,6 +83,17 @@ class Health:
     def extend(self, other: Health) -> None:
         """Take over the entries of another source."""
         self._entries.extend(other)
+
+    def folded(self) -> Health:
+        """The same entries with equal ones of several places made one: counts and losses summed, places counted."""
+        groups: dict[tuple[str, str, str, str | None], list[HealthEntry]] = {}
+        for entry in self:
+            groups.setdefault((entry.code, entry.severity, entry.says, entry.need), []).append(entry)
+        return Health(tuple(_one(entries) for entries in groups.values()))
+
+    def without(self, *codes: str) -> Health:
+        """The same entries less those with these codes."""
+        return Health(tuple(entry for entry in self if entry.code not in codes))
 
     def __iter__(self) -> Iterator[HealthEntry]:
         return iter(self._entries)

@@ -30,6 +30,9 @@ MAX_FILES = 10_000
 _SKIPPED_SUFFIXES = (".pickle", ".pkl", ".pt", ".cubin", ".so", ".o", ".py", ".pyc", ".md", ".toml", ".log")
 """Never opened when found in a folder: pickles can run code, the rest holds no events."""
 
+_HARMLESS = ("no-torch",)
+"""Notes of a recording that only describe it: a launcher that never imports torch has nothing to trace."""
+
 
 @dataclass(frozen=True)
 class OpenOptions:
@@ -55,6 +58,7 @@ def open_trace(*paths: str, plugins: Plugins, options: OpenOptions = OpenOptions
     with _stdin_copied(paths) as places:
         parts = [part for name, path in places for part in _open_place(name, path, plugins, options)]
     trace = merge(parts)
+    trace = replace(trace, health=trace.health.folded())
     trace = with_facts(
         trace,
         roofs={**trace.facts.roofs, **options.roofs},
@@ -136,7 +140,7 @@ def _open_capture(name: str, folder: Path, plugins: Plugins, options: OpenOption
     processes = {process.pid: process for process in manifest.processes}
     health = Health()
     for note in (*manifest.notes, *capture.verify_sources(folder, manifest)):
-        health.add(note.code, "warning", note.says, where=name)
+        health.add(note.code, "info" if note.code in _HARMLESS else "warning", note.says, where=name)
     parts = []
     for item in sorted(manifest.sources, key=lambda source: source.path):
         aligned = item.offset_ns is not None
@@ -159,12 +163,17 @@ def _open_capture(name: str, folder: Path, plugins: Plugins, options: OpenOption
     trace = merge(parts)
     health.extend(trace.health)
     recorders = ((each.pid, tid) for each in manifest.processes for tid in (each.probe_os_tid, each.recorder_os_tid))
-    trace = with_facts(
-        trace,
-        roofs={**trace.facts.roofs, **manifest.roofs},
-        recorder_threads=tuple(sorted((pid, tid) for pid, tid in recorders if tid is not None)),
-    )
+    ours = tuple(sorted((pid, tid) for pid, tid in recorders if tid is not None))
+    trace = with_facts(trace, roofs={**trace.facts.roofs, **manifest.roofs}, recorder_threads=ours)
+    trace = replace(trace, samples=_of_the_program(trace, ours))
     return replace(trace, health=health, provenance=replace(trace.provenance, manifest=manifest))
+
+
+def _of_the_program(trace: Trace, recorder_threads: tuple[tuple[int, int], ...]) -> pl.DataFrame:
+    """The samples less those of the recorder's own threads: their beacons only align clocks."""
+    places = trace.tracks.filter(pl.col("kind") == "thread").select("track_id", "process_id", "thread_id")
+    ours = [track for track, *thread in places.iter_rows() if tuple(thread) in recorder_threads]
+    return trace.samples.filter(~pl.col("track_id").is_in(ours))
 
 
 def _described(trace: Trace, process: capture.Process | None) -> Trace:
@@ -183,7 +192,8 @@ def _described(trace: Trace, process: capture.Process | None) -> Trace:
             "thread",
         ).alias("thread"),
     )
-    return replace(trace, tracks=tracks)
+    known = trace.health.without("rank.unknown") if process.rank is not None else trace.health
+    return replace(trace, tracks=tracks, health=known)
 
 
 def _reader(source: Source, plugins: Plugins) -> Reader | None:

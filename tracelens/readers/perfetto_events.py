@@ -20,7 +20,7 @@ from tracelens.schema import SLICE_KINDS
 
 TYPE_END, TYPE_COUNTER, TYPE_STATE = 2, 4, 5
 _BARE = 3
-"""Bytes of an event with only a type and a track, without the track's number: half of all events, with nothing to ask."""
+"""Bytes of an event with only type and track, less the track's number: half of all events, with nothing to ask."""
 _PHASES = {1: BEGIN, 2: END, 3: INSTANT}
 _LEGACY_PHASES = {
     **dict.fromkeys("BbS", BEGIN),
