@@ -20,20 +20,15 @@ GUARD_NS = 50_000
 
 
 @dataclass(frozen=True)
-class Calls:
-    """All calls of one native callable by one thread that are long enough to say something.
+class Spans:
+    """Stretches of time in which one thread may have kept the GIL, longer than two guards, sorted, ns.
 
-    `start`/`end` are the calls, `inner_start`/`inner_end` the same less the guards, all ns and sorted; `all_calls`
-    counts the short ones too, `median_ns` is over all of them.
+    `inner_start`/`inner_end` are the stretches less the guards.
     """
 
     thread: Thread
-    callee: Callee
-    rows: Ints
     start: Ints
     end: Ints
-    all_calls: int
-    median_ns: int
 
     @property
     def inner_start(self) -> Ints:
@@ -47,13 +42,26 @@ class Calls:
 
     @property
     def total_ns(self) -> int:
-        """Time inside the calls."""
+        """Summed length."""
         return int((self.end - self.start).sum())
 
     @property
     def inner_ns(self) -> int:
-        """Time inside the calls less the guards."""
+        """Summed length less the guards."""
         return int((self.inner_end - self.inner_start).sum())
+
+
+@dataclass(frozen=True)
+class Calls(Spans):
+    """All calls of one native callable by one thread that are long enough to say something.
+
+    `rows` are their rows in the thread; `all_calls` counts the short ones too, `median_ns` is over all of them.
+    """
+
+    callee: Callee
+    rows: Ints
+    all_calls: int
+    median_ns: int
 
 
 def native_calls(threads: Iterable[Thread]) -> list[Calls]:
@@ -89,9 +97,9 @@ def native_calls(threads: Iterable[Thread]) -> list[Calls]:
 
 @dataclass(frozen=True)
 class Witness:
-    """What one other thread did inside the calls: `inside` events against `expected` from its rate outside them.
+    """What one other thread did inside spans: `inside` events against `expected` from its rate outside them.
 
-    Counted only over the `calls` at whose start it was not parked in a lock, queue or poll wait.
+    Counted only over the `calls` (spans) at whose start it was not parked in a lock, queue or poll wait.
     """
 
     thread: Thread
@@ -105,7 +113,7 @@ class Witness:
         return self.inside / self.expected if self.expected else float("nan")
 
 
-def witness(calls: Calls, other: Thread, wall: tuple[int, int]) -> Witness:
+def witness(calls: Spans, other: Thread, wall: tuple[int, int]) -> Witness:
     """What `other` did inside `calls`; `wall` is the recorded window of the process, ns."""
     events = other.events
     awake = ~other.waiting_at(calls.start)
@@ -122,7 +130,7 @@ def witness(calls: Calls, other: Thread, wall: tuple[int, int]) -> Witness:
     )
 
 
-def intruded(calls: Calls, others: Iterable[Thread]) -> Bools:
+def intruded(calls: Spans, others: Iterable[Thread]) -> Bools:
     """For each call: whether any other thread ran Python inside it."""
     seen = np.zeros(len(calls.start), bool)
     for other in others:

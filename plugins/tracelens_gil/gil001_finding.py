@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracelens import intervals
 from tracelens.finding import (
-    MAX_WINDOWS,
     Confidence,
     Evidence,
     Finding,
@@ -20,16 +18,14 @@ from tracelens.finding import (
     Impact,
     Locality,
     Prediction,
-    Severity,
     Verify,
-    Window,
 )
 from tracelens.rule import Options
 from tracelens.trace import Trace
+from tracelens_gil import places
 from tracelens_gil.exclusion import Calls, Witness
 from tracelens_gil.owner_samples import OwnerLine, SilentGaps
 from tracelens_gil.probe import ProbeVerdict
-from tracelens_gil.python_rows import Ints, Thread, callee
 
 MIN_OWNER_SAMPLES = 10
 """GIL samples on the calling thread in the calling function that corroborate the stacks."""
@@ -65,7 +61,7 @@ class Hold:
     def caller(self) -> str | None:
         """The function that calls it."""
         row = _caller(self.calls)
-        return None if row is None else _frame_function(self.calls.thread.names[row])
+        return None if row is None else places.frame_function(self.calls.thread.names[row])
 
 
 def finding(trace: Trace, holds: tuple[Hold, ...], options: Options) -> Finding:
@@ -74,12 +70,12 @@ def finding(trace: Trace, holds: tuple[Hold, ...], options: Options) -> Finding:
     calls = worst.calls
     label = calls.callee.label
     owners = _owner_samples(trace, calls)
-    names = ", ".join(_thread_name(trace, one.thread) for one in worst.starved)
+    names = ", ".join(places.thread_name(trace, one.thread) for one in worst.starved)
     confidence: Confidence = (
         "observed" if worst.seen else "inferred" if owners and owners["samples"] >= MIN_OWNER_SAMPLES else "suspected"
     )
     elsewhere = f"; {len(holds) - 1} more processes do the same" if len(holds) > 1 else ""
-    held = f"{_ms(calls.total_ns)} of {_ms(worst.wall_ns)}"
+    held = f"{places.ms(calls.total_ns)} of {places.ms(worst.wall_ns)}"
     return Finding(
         rule=CODE,
         name=NAME,
@@ -87,7 +83,7 @@ def finding(trace: Trace, holds: tuple[Hold, ...], options: Options) -> Finding:
             f"{label} kept the GIL for {held} ({worst.share:.1%} of wall, {len(calls.rows)} calls); "
             f"meanwhile {names} could not run Python{elsewhere}."
         ),
-        severity=_severity(worst.share, options),
+        severity=places.severity(worst.share, options),
         confidence=confidence,
         where=_where(trace, calls, label, owners),
         occurrences=sum(len(hold.calls.rows) for hold in holds),
@@ -106,18 +102,18 @@ def finding(trace: Trace, holds: tuple[Hold, ...], options: Options) -> Finding:
 def sampled_finding(trace: Trace, lines: tuple[OwnerLine, ...], gaps: SilentGaps, options: Options) -> Finding:
     """The finding for lines seen to keep the GIL, likeliest first, without Python stacks in the trace."""
     line = lines[0]
-    track = _track(trace, line.track_id)
+    track = places.track(trace, line.track_id)
     share = gaps.total_ns / gaps.window_ns
-    others = _host_threads_beside(trace, line)
+    others = places.host_threads_beside(trace, line.process_id, line.track_id)
     return Finding(
         rule=CODE,
         name=NAME,
         message=(
             f"A native call under {line.function} keeps the GIL: its thread owned it in {line.thread_share:.0%} of the "
-            f"samples, and in the {_ms(gaps.total_ns)} ({share:.1%} of wall) in which that thread recorded nothing, "
+            f"samples, and in the {places.ms(gaps.total_ns)} ({share:.1%} of wall) in which that thread recorded nothing, "
             f"{others} started {gaps.inside} rows where {gaps.expected:.0f} were expected."
         ),
-        severity=_severity(share, options),
+        severity=places.severity(share, options),
         confidence="inferred",
         where=Locality(
             process=track["process"],
@@ -130,7 +126,7 @@ def sampled_finding(trace: Trace, lines: tuple[OwnerLine, ...], gaps: SilentGaps
             file=line.file,
             line=line.line,
             line_kind="executing",
-            windows=_windows(gaps.start, gaps.end),
+            windows=places.windows(gaps.start, gaps.end),
             windows_total=len(gaps.start),
         ),
         occurrences=len(gaps.start),
@@ -157,7 +153,7 @@ def sampled_finding(trace: Trace, lines: tuple[OwnerLine, ...], gaps: SilentGaps
             gaps.total_ns,
             gaps.window_ns,
             "upper",
-            f"{len(gaps.start)} silent gaps of the thread sum to {_ms(gaps.total_ns)}",
+            f"{len(gaps.start)} silent gaps of the thread sum to {places.ms(gaps.total_ns)}",
         ),
         fix=FIX,
         verify=_verify(f"the call under {line.function}", share),
@@ -166,7 +162,7 @@ def sampled_finding(trace: Trace, lines: tuple[OwnerLine, ...], gaps: SilentGaps
 
 def _where(trace: Trace, calls: Calls, label: str, owners: dict[str, Any] | None) -> Locality:
     thread = calls.thread
-    track = _track(trace, thread.track_id)
+    track = places.track(trace, thread.track_id)
     caller = _caller(calls)
     name = thread.names[caller] if caller is not None else None
     file = thread.files[caller] if caller is not None else None
@@ -180,11 +176,11 @@ def _where(trace: Trace, calls: Calls, label: str, owners: dict[str, Any] | None
         thread=track["thread"],
         thread_id=track["thread_id"],
         function=label,
-        caller=_frame_function(name) if name else None,
+        caller=places.frame_function(name) if name else None,
         file=owners["file"] if owners and executing else file,
         line=owners["line"] if owners and executing else line,
         line_kind="executing" if executing else "definition" if line is not None else None,
-        windows=_windows(calls.start, calls.end),
+        windows=places.windows(calls.start, calls.end),
         windows_total=len(calls.rows),
     )
 
@@ -195,7 +191,7 @@ def _evidence(trace: Trace, holds: tuple[Hold, ...], owners: dict[str, Any] | No
     longest = np.argsort(calls.start - calls.end, kind="stable")[:5]
     longest_ns = int((calls.end - calls.start).max())
     yield Evidence(
-        says=f"{len(calls.rows)} calls, {_ms(calls.median_ns)} median, the longest {_ms(longest_ns)}",
+        says=f"{len(calls.rows)} calls, {places.ms(calls.median_ns)} median, the longest {places.ms(longest_ns)}",
         table="slices",
         ids=tuple(int(calls.thread.slice_id[calls.rows[index]]) for index in longest),
         columns=("start_ns", "dur_ns"),
@@ -213,7 +209,7 @@ def _evidence(trace: Trace, holds: tuple[Hold, ...], owners: dict[str, Any] | No
             rows=((seen.ticks, round(seen.expected, 1), seen.waited_ns / 1e6, inner_ns / 1e6, round(waited, 3)),),
         )
     inside = ", ".join(
-        f"{_thread_name(trace, one.thread)} in {_was_in(one.thread, calls) or 'no call'}: {one.inside} of "
+        f"{places.thread_name(trace, one.thread)} in {places.was_in(one.thread, calls.start) or 'no call'}: {one.inside} of "
         f"{one.expected:.0f} expected events"
         for one in worst.starved
     )
@@ -223,11 +219,11 @@ def _evidence(trace: Trace, holds: tuple[Hold, ...], owners: dict[str, Any] | No
         columns=("thread", "thread_id", "events_inside", "expected", "was_in", "calls"),
         rows=tuple(
             (
-                _thread_name(trace, one.thread),
+                places.thread_name(trace, one.thread),
                 one.thread.thread_id,
                 one.inside,
                 round(one.expected, 1),
-                _was_in(one.thread, calls),
+                places.was_in(one.thread, calls.start),
                 one.calls,
             )
             for one in worst.starved
@@ -254,12 +250,12 @@ def _evidence(trace: Trace, holds: tuple[Hold, ...], owners: dict[str, Any] | No
             rows=tuple(
                 (
                     hold.calls.thread.process_id,
-                    _track(trace, hold.calls.thread.track_id)["rank"],
+                    places.track(trace, hold.calls.thread.track_id)["rank"],
                     hold.calls.thread.thread_id,
                     len(hold.calls.rows),
                     round(hold.calls.total_ns / 1e6, 3),
                     round(hold.share, 4),
-                    ", ".join(_thread_name(trace, one.thread) for one in hold.starved),
+                    ", ".join(places.thread_name(trace, one.thread) for one in hold.starved),
                 )
                 for hold in holds
             ),
@@ -271,7 +267,7 @@ def _owner_samples(trace: Trace, calls: Calls) -> dict[str, Any] | None:
     caller = _caller(calls)
     if caller is None or not trace.samples.height:
         return None
-    function = _frame_function(calls.thread.names[caller])
+    function = places.frame_function(calls.thread.names[caller])
     owned = (
         trace.samples.filter(pl.col("gil"))
         .join(trace.tracks.select("track_id", "process_id"), on="track_id")
@@ -303,58 +299,6 @@ def _caller(calls: Calls) -> int | None:
     return first[max(sorted(parents), key=lambda name: parents[name])] if parents else None
 
 
-def _frame_function(name: str) -> str:
-    """The function of a Kineto Python row "path.py(12): function"."""
-    return name.rpartition("): ")[2] or name
-
-
-def _was_in(thread: Thread, calls: Calls) -> str | None:
-    """The innermost row in which a thread most often was when the calls began."""
-    index = thread.innermost_at(calls.start)
-    seen = Counter(thread.names[at] for at in index[index >= 0].tolist())
-    if not seen:
-        return None
-    name = max(sorted(seen), key=lambda name: seen[name])
-    native = callee(name)
-    return native.label if native else name
-
-
-def _thread_name(trace: Trace, thread: Thread) -> str:
-    track = _track(trace, thread.track_id)
-    name = track["thread"]
-    if name and not name.startswith("thread "):
-        return f"{name} ({track['thread_id']})"
-    busiest = Counter[str]()
-    for row in np.flatnonzero(thread.parent >= 0)[:2000].tolist():
-        busiest[_frame_function(thread.names[int(thread.parent[row])])] += 1
-    inside = max(sorted(busiest), key=lambda name: busiest[name]) if busiest else _frame_function(thread.names[0])
-    return f"thread {track['thread_id']} (in {inside})"
-
-
-def _host_threads_beside(trace: Trace, line: OwnerLine) -> str:
-    beside = trace.tracks.filter(
-        (pl.col("process_id") == line.process_id) & (pl.col("kind") == "thread") & (pl.col("track_id") != line.track_id)
-    ).join(trace.slices.filter(pl.col("kind") == "op").select("track_id").unique(), on="track_id")
-    names = [row["thread"] or f"thread {row['thread_id']}" for row in beside.iter_rows(named=True)]
-    return ", ".join(sorted(names)[:3]) or "the other threads"
-
-
-def _track(trace: Trace, track_id: int) -> dict[str, Any]:
-    return trace.tracks.row(by_predicate=pl.col("track_id") == track_id, named=True)
-
-
-def _windows(start: Ints, end: Ints) -> tuple[Window, ...]:
-    joined = intervals.union(start, end)
-    return tuple(
-        Window(start_ns=int(first), end_ns=int(last))
-        for first, last in zip(joined[0][:MAX_WINDOWS], joined[1][:MAX_WINDOWS], strict=True)
-    )
-
-
-def _severity(share: float, options: Options) -> Severity:
-    return "error" if share >= options.number("error_share") else "warning"
-
-
 def _impact(held_ns: int, wall_ns: int, bound: str, basis: str) -> Impact:
     return Impact(
         quantity="time in which other Python threads of the process could not run",
@@ -380,7 +324,3 @@ def _verify(label: str, share: float) -> Verify:
         ),
         refuted_if="the probe's net GIL wait stays above 1 % of wall although its ticks now land inside the call",
     )
-
-
-def _ms(ns: int) -> str:
-    return f"{ns / 1e6:,.0f} ms" if ns >= 10_000_000 else f"{ns / 1e6:.1f} ms"

@@ -37,7 +37,7 @@ from collections.abc import Iterator
 
 from tracelens.rule import Abstain, Abstained, Judgement, Need, Option, Options, Rule, detector
 from tracelens.trace import Trace
-from tracelens_gil import exclusion, owner_samples, probe, python_rows
+from tracelens_gil import exclusion, owner_samples, places, probe, python_rows
 from tracelens_gil.exclusion import Calls
 from tracelens_gil.gil001_finding import Hold, finding, sampled_finding
 from tracelens_gil.probe import Probe
@@ -126,17 +126,10 @@ def _judge_process(
     trace: Trace, process_id: int, threads: list[Thread], prober: Probe | None, options: Options
 ) -> Iterator[Hold | Abstained]:
     where = f"process {process_id}"
-    facts = trace.facts.gil.get(process_id)
-    if facts is not None and facts.enabled is False:
-        yield Abstained(where, "the GIL is disabled in this interpreter")
+    if (unjudged := places.without_gil(trace, process_id)) is not None:
+        yield unjudged
         return
-    if facts is not None and facts.enabled is None:
-        yield Abstained(where, "the recording does not say whether the GIL was enabled all the time")
-        return
-    ours = {tid for pid, tid in trace.facts.recorder_threads if pid == process_id}
-    others = [thread for thread in threads if thread.thread_id not in ours]
-    if prober is not None:
-        others = [thread for thread in others if thread.track_id != prober.track_id]
+    others = python_rows.of_program(trace, threads, prober.track_id if prober is not None else None)
     if len(others) < 2 and prober is None:
         yield Abstained(where, "only one thread left Python rows, so nobody can witness who held the GIL")
         return

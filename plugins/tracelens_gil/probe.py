@@ -13,7 +13,7 @@ import polars as pl
 
 from tracelens import intervals
 from tracelens.trace import Trace
-from tracelens_gil.exclusion import Calls
+from tracelens_gil.exclusion import Spans
 from tracelens_gil.python_rows import Ints
 
 CONSERVATIVE = 0.5
@@ -86,7 +86,7 @@ class ProbeVerdict:
         return self.ticks / self.expected if self.expected else float("nan")
 
 
-def inside(probe: Probe, calls: Calls) -> ProbeVerdict:
+def inside(probe: Probe, calls: Spans) -> ProbeVerdict:
     """The probe's view of some calls."""
     return ProbeVerdict(
         ticks=int(intervals.count_inside(probe.at, calls.inner_start, calls.inner_end).sum()),
@@ -95,7 +95,7 @@ def inside(probe: Probe, calls: Calls) -> ProbeVerdict:
     )
 
 
-def ticks_per_ms_outside(probe: Probe, calls: Calls, wall: tuple[int, int]) -> float:
+def ticks_per_ms_outside(probe: Probe, calls: Spans, wall: tuple[int, int]) -> float:
     """The probe's rate outside some calls: too low means that it was kept from running by something else."""
     hidden = intervals.union(calls.start, calls.end)
     outside_ns = (wall[1] - wall[0]) - intervals.total(hidden)

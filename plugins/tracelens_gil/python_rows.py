@@ -139,6 +139,16 @@ def threads(trace: Trace) -> list[Thread]:
     return [_thread(part) for part in rows.partition_by("track_id", maintain_order=True)]
 
 
+def of_program(trace: Trace, members: list[Thread], probe_track: int | None) -> list[Thread]:
+    """The threads of one process that belong to the program: not the recorder's, not the probe."""
+    ours = set(trace.facts.recorder_threads)
+    return [
+        thread
+        for thread in members
+        if (thread.process_id, thread.thread_id) not in ours and thread.track_id != probe_track
+    ]
+
+
 def _thread(rows: pl.DataFrame) -> Thread:
     start = rows["start_ns"].to_numpy().astype(np.int64)
     end = start + rows["dur_ns"].to_numpy()
