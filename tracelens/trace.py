@@ -6,9 +6,9 @@ All times are int64 ns since `origin_unix_ns`. Knows no file format and no rule.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 import polars as pl
@@ -18,6 +18,8 @@ from tracelens.health import Health
 
 if TYPE_CHECKING:
     from tracelens.capture import Manifest
+
+T = TypeVar("T")
 
 
 class GilFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,13 @@ class Trace:
     health: Health = field(default_factory=Health)
     facts: Facts = field(default_factory=Facts)
     provenance: Provenance = field(default_factory=Provenance)
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def derived(self, make: Callable[[Trace], T]) -> T:
+        """What `make` computes from this trace, computed once: a Trace never changes. Callers must not change it."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        return cast(T, self._derived[make])
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Every table by name, without health."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses import completeness, launches
@@ -22,21 +23,33 @@ def nearest(trace: Trace, *kinds: str, with_file: bool = False) -> pl.Series:
     wanted = slices["kind"].is_in(list(kinds))
     if with_file:
         wanted = wanted & slices["file"].is_not_null()
-    at = dict(zip(slices["slice_id"].to_list(), range(slices.height), strict=True))
-    parent = np.array([-1 if p is None else at[p] for p in slices["parent_id"].to_list()], np.int64)
+    parent = trace.derived(_parent_rows)
     good = wanted.to_numpy()
     current = np.arange(slices.height)
-    while True:
-        climb = (current >= 0) & ~good[np.maximum(current, 0)]
-        if not climb.any():
-            break
-        current[climb] = parent[current[climb]]
-    ids = slices["slice_id"].to_numpy()
-    return pl.Series("nearest", [int(ids[c]) if c >= 0 else None for c in current.tolist()], dtype=pl.UInt32)
+    climbing = np.flatnonzero(~good)
+    while len(climbing):
+        current[climbing] = parent[current[climbing]]
+        at = current[climbing]
+        climbing = climbing[(at >= 0) & ~good[at]]
+    found = pl.Series("nearest", slices["slice_id"].to_numpy()[current], dtype=pl.UInt32)
+    return found.to_frame().select(pl.when(pl.Series(current >= 0)).then("nearest"))["nearest"]
+
+
+def _parent_rows(trace: Trace) -> npt.NDArray[np.int64]:
+    """Row index of each slice's parent, -1 for none."""
+    ids = trace.slices["slice_id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    parents = trace.slices["parent_id"].fill_null(0).to_numpy()
+    rows = order[np.minimum(np.searchsorted(ids, parents, sorter=order), len(ids) - 1)] if len(ids) else order
+    return np.where(trace.slices["parent_id"].is_null().to_numpy(), -1, rows)
 
 
 def attribute(trace: Trace) -> pl.DataFrame:
     """One row per piece of GPU work, by its start: slice_id, kind, name, dur_ns, op_id, op, module, file, line."""
+    return trace.derived(_attribute)
+
+
+def _attribute(trace: Trace) -> pl.DataFrame:
     work = trace.select(*GPU_WORK).select("slice_id", "kind", "name", "dur_ns", "start_ns", "args")
     joined = launches.join(trace).filter(~pl.col("replayed")).select("slice_id", "launch_id")
     owners = trace.slices.select(pl.col("slice_id").alias("launch_id")).with_columns(

@@ -43,6 +43,10 @@ class Completeness:
 
 def window(trace: Trace) -> Completeness:
     """Test the whole recording."""
+    return trace.derived(_window)
+
+
+def _window(trace: Trace) -> Completeness:
     found = busy.devices(trace)
     if not found:
         return Completeness(False, "no GPU work was recorded")

@@ -43,6 +43,10 @@ def join(trace: Trace) -> pl.DataFrame:
     slice_id, kind, name, start_ns, dur_ns, track_id of the work; launch_id, launch_name, launch_start_ns,
     launch_end_ns, launch_track_id of its host call; replayed: the call launched several pieces of work.
     """
+    return trace.derived(_join)
+
+
+def _join(trace: Trace) -> pl.DataFrame:
     links = trace.flows.filter(pl.col("kind") == "launch").select("from_id", "to_id").unique("to_id", keep="first")
     work = trace.select(*GPU_WORK).select("slice_id", "kind", "name", "start_ns", "dur_ns", "track_id", "step_id")
     calls = trace.slices.select(
