@@ -121,13 +121,13 @@ def _open_folder(name: str, folder: Path, plugins: Plugins, options: OpenOptions
         parts.append(_read(source, plugins))
     if not parts:
         raise TracelensError(
-            f"{name}: no trace in this folder ({len(files)} files looked at)", "name a trace file or a capture folder"
+            f"{name}: no trace in this folder (files looked at: {len(files)})", "name a trace file or a capture folder"
         )
     if unread:
         parts[0].trace.health.add(
             "folder.unread-files",
             "info",
-            f"{len(unread)} files hold no trace and were left out",
+            f"files without a trace, left out: {len(unread)}",
             count=len(unread),
             where=unread[0],
         )

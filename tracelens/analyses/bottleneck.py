@@ -37,7 +37,7 @@ def bottleneck(trace: Trace) -> Bound:
     found = busy.devices(trace)
     window = sum(device.window_ns for device in found)
     if not window:
-        return Bound("unknown", "no GPU work was recorded: a CPU-only recording cannot tell what the device waited for")
+        return Bound("unknown", _no_work(trace))
     work = phases.work_by_phase(trace)
     phase = _phase(work)
     collectives, copies = (
@@ -73,6 +73,15 @@ def bottleneck(trace: Trace) -> Bound:
         return Bound("host", says, phase, shares["host"], of, trust)
     says = f"shares of the GPU window of {window / 1e6:,.1f} ms: {listed}"
     return Bound(name, says, phase, shares[name], of)
+
+
+def _no_work(trace: Trace) -> str:
+    """Why there is no GPU work: a recording without a GPU, or one that names a device and shows none of its work."""
+    if any(entry.code in completeness.LOSSES for entry in trace.health):
+        return "no GPU work was read, and a part of the recording is lost"
+    if trace.facts.devices:
+        return "no GPU work was recorded, although the recording names a device"
+    return "no GPU work was recorded: a CPU-only recording cannot tell what the device waited for"
 
 
 def _moving(shares: dict[str, float]) -> str:

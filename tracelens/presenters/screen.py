@@ -144,9 +144,10 @@ def _steps(report: Report, width: int) -> list[Line]:
         parts = [
             f"{step.phase} {step.count:,} ×"
             + (f" {duration(wall['p50'])}" if "p50" in wall else "")
-            + (f" (p99 {duration(wall['p99'])})" if "p99" in wall else ""),
+            + (f" (p99 {duration(wall['p99'])})" if "p99" in wall and step.count > 1 else ""),
             count(step.requests, "request") if step.requests is not None else "",
             count(step.tokens, "token") if step.tokens is not None else "",
+            count(step.kv_tokens, "KV token") if step.kv_tokens is not None else "",
             f"GPU busy {duration(step.gpu_busy_ns)}" if step.gpu_busy_ns is not None else "",
             count(step.launches, "launch", "launches") if step.launches is not None else "",
         ]
