@@ -31,6 +31,8 @@ from tracelens.presenters.text import (
 MAX_PHASES = 3
 MAX_FAMILIES = 5
 MAX_UNSEEN = 4
+MIN_OUTSIDE = 0.05
+"""Share of the recording outside the GPU window that is worth a line."""
 MAX_LINES = 30
 """Of the whole screen without findings; the caps above leave two lines of it for the next steps, at the least."""
 BAR = 12
@@ -183,6 +185,9 @@ def _unseen(report: Report) -> Iterator[str]:
         yield f"GPU for {duration(hidden)}{of}{because}"
     elif coverage.window_complete is False:
         yield f"the whole GPU window: {coverage.window_because or 'it shows unrecorded work'}"
+    outside = (summary.span_ns or 0) * summary.devices - (summary.gpu_window_ns or 0)
+    if summary.gpu_window_ns and outside > MIN_OUTSIDE * (summary.span_ns or 0):
+        yield f"GPU before its first and after its last recorded work: {duration(outside)}"
     if coverage.ranks_expected and (coverage.ranks_present or 0) < coverage.ranks_expected:
         yield f"{coverage.ranks_expected - (coverage.ranks_present or 0)} of {coverage.ranks_expected} ranks: no file"
     if coverage.graph_replays_recorded is not None and coverage.graph_replays_recorded < 1:
