@@ -39,6 +39,7 @@ def presenters() -> Iterable[Presenter]:
 @hookimpl
 def recorders() -> Iterable[Recorder]:
     """Sources core captures."""
-    from tracelens.recorders import gil, pyspy, torch
+    from tracelens.recorders import device, events, gil, measurements, pyspy, torch, triton
 
-    return [torch.RECORDER, gil.RECORDER, pyspy.RECORDER]
+    sources = (torch, gil, pyspy, triton, device, events, measurements)
+    return [source.RECORDER for source in sources]

@@ -110,8 +110,8 @@ def sampled_finding(trace: Trace, lines: tuple[OwnerLine, ...], gaps: SilentGaps
         name=NAME,
         message=(
             f"A native call under {line.function} keeps the GIL: its thread owned it in {line.thread_share:.0%} of the "
-            f"samples, and in the {places.ms(gaps.total_ns)} ({share:.1%} of wall) in which that thread recorded nothing, "
-            f"{others} started {gaps.inside} rows where {gaps.expected:.0f} were expected."
+            f"samples, and in the {places.ms(gaps.total_ns)} ({share:.1%} of wall) in which that thread recorded "
+            f"nothing, {others} started {gaps.inside} rows where {gaps.expected:.0f} were expected."
         ),
         severity=places.severity(share, options),
         confidence="inferred",
@@ -209,8 +209,8 @@ def _evidence(trace: Trace, holds: tuple[Hold, ...], owners: dict[str, Any] | No
             rows=((seen.ticks, round(seen.expected, 1), seen.waited_ns / 1e6, inner_ns / 1e6, round(waited, 3)),),
         )
     inside = ", ".join(
-        f"{places.thread_name(trace, one.thread)} in {places.was_in(one.thread, calls.start) or 'no call'}: {one.inside} of "
-        f"{one.expected:.0f} expected events"
+        f"{places.thread_name(trace, one.thread)} in {places.was_in(one.thread, calls.start) or 'no call'}: "
+        f"{one.inside} of {one.expected:.0f} expected events"
         for one in worst.starved
     )
     yield Evidence(

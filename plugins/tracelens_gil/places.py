@@ -36,6 +36,11 @@ def was_in(thread: Thread, times: Ints) -> str | None:
     return native.label if native else name
 
 
+def _label(name: str) -> str:
+    native = callee(name)
+    return native.label if native else frame_function(name)
+
+
 def thread_name(trace: Trace, thread: Thread) -> str:
     """The thread's name with its id; without a name, the function in which it spends most calls."""
     known = track(trace, thread.track_id)
@@ -44,8 +49,8 @@ def thread_name(trace: Trace, thread: Thread) -> str:
         return f"{name} ({known['thread_id']})"
     busiest = Counter[str]()
     for row in np.flatnonzero(thread.parent >= 0)[:2000].tolist():
-        busiest[frame_function(thread.names[int(thread.parent[row])])] += 1
-    inside = max(sorted(busiest), key=lambda name: busiest[name]) if busiest else frame_function(thread.names[0])
+        busiest[_label(thread.names[int(thread.parent[row])])] += 1
+    inside = max(sorted(busiest), key=lambda name: busiest[name]) if busiest else _label(thread.names[0])
     return f"thread {known['thread_id']} (in {inside})"
 
 

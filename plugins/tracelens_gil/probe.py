@@ -24,24 +24,26 @@ CONSERVATIVE = 0.5
 class Probe:
     """One process's probe: wake times, sorted, and the wait for the GIL before each, ns.
 
-    `waits` is the running sum of net GIL wait as a piecewise linear function of time: (times, sums).
+    `waits` and `lates` are running sums of net GIL wait and of all lateness, at `times` and linear between them.
     """
 
     track_id: int
     at: Ints
     period_ns: int
-    waits: tuple[Ints, Ints]
-    corrected: bool
+    times: Ints
+    waits: Ints
+    lates: Ints
 
     def waited(self, start: Ints, end: Ints) -> int:
         """Net wait for the GIL within windows, ns."""
-        times, sums = self.waits
-        return int(np.interp(end, times, sums).sum() - np.interp(start, times, sums).sum())
+        return self._within(self.waits, start, end)
 
-    @property
-    def total_wait_ns(self) -> int:
-        """Net wait over the whole recording."""
-        return int(self.waits[1][-1])
+    def late(self, start: Ints, end: Ints) -> int:
+        """Lateness within windows for whatever reason, a busy core included, ns."""
+        return self._within(self.lates, start, end)
+
+    def _within(self, sums: Ints, start: Ints, end: Ints) -> int:
+        return int(np.interp(end, self.times, sums).sum() - np.interp(start, self.times, sums).sum())
 
 
 def probes(trace: Trace) -> dict[int, Probe]:
@@ -60,25 +62,30 @@ def _probe(rows: pl.DataFrame) -> Probe:
     delay = rows["run_delay_ns"].fill_null(0).to_numpy().astype(np.int64)
     late = np.minimum(late, np.diff(at, prepend=at[0] - late[0]))
     net = np.clip(late - np.maximum(delay, 0), 0, None)
-    sums = np.cumsum(net)
-    times = np.stack([at - late, at], axis=1).ravel()
-    heights = np.stack([sums - net, sums], axis=1).ravel()
     return Probe(
         track_id=rows["track_id"][0],
         at=at,
         period_ns=max(int(np.percentile(np.diff(at), 25)), 500_000),
-        waits=(np.maximum.accumulate(times), heights),
-        corrected=rows["run_delay_ns"].null_count() < rows.height // 2,
+        times=np.maximum.accumulate(np.stack([at - late, at], axis=1).ravel()),
+        waits=_running(net),
+        lates=_running(late),
     )
+
+
+def _running(lengths: Ints) -> Ints:
+    """The running sum before and after each length."""
+    sums = np.cumsum(lengths)
+    return np.stack([sums - lengths, sums], axis=1).ravel()
 
 
 @dataclass(frozen=True)
 class ProbeVerdict:
-    """What the probe saw inside some calls: wake-ups against the least number expected, and its net wait."""
+    """What the probe saw inside some spans: wake-ups against the least number expected, net wait, all lateness."""
 
     ticks: int
     expected: float
     waited_ns: int
+    late_ns: int
 
     @property
     def ratio(self) -> float:
@@ -92,6 +99,7 @@ def inside(probe: Probe, calls: Spans) -> ProbeVerdict:
         ticks=int(intervals.count_inside(probe.at, calls.inner_start, calls.inner_end).sum()),
         expected=CONSERVATIVE * calls.inner_ns / probe.period_ns,
         waited_ns=probe.waited(calls.inner_start, calls.inner_end),
+        late_ns=probe.late(calls.inner_start, calls.inner_end),
     )
 
 

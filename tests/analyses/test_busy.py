@@ -8,7 +8,7 @@ from tracelens.analyses import busy, completeness
 from tracelens.analyses.summary import summarize
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 40), st.integers(0, 9)), min_size=1))
 def test_busy_is_the_union_per_device(tmp_path_factory, work):
     rows = [kernel(ts, dur, stream=stream, device=device) for device, stream, ts, dur in work]

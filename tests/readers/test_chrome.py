@@ -176,7 +176,7 @@ def test_the_clock_of_a_generic_trace_is_unknown(tmp_path):
     assert trace.facts.source_events == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 10), st.sampled_from("ab")), max_size=12))
 def test_well_formed_pairs_come_back_whole(tmp_path_factory, wanted):
     """Each span on a thread of its own: whatever the order in the file, the same spans come back."""

@@ -1,6 +1,6 @@
-"""Record live workloads and judge them with GIL001; as a program, many times, for the figures in docs/evidence.md.
+"""Record live workloads and judge them with a GIL rule; as a program, many times, for the figures in docs/evidence.md.
 
-python -m tests.rules.gil_live [--runs 20] [--seconds 2] [NAME …]
+python -m tests.rules.gil_live [--rule GIL001] [--runs 20] [--seconds 2] [NAME …]
 """
 
 import argparse
@@ -16,7 +16,8 @@ from tracelens.recorders import together
 
 WORKLOAD = Path(__file__).with_name("gil_workload.py")
 HOLDS = ("hold", "spin_hold")
-CONTROLS = ("release", "spin_release", "lockstep", "hog", "sleep", "select", "sha256", "sort")
+HOGS = ("hog", "loop_hog")
+CONTROLS = ("release", "spin_release", "lockstep", "ctypes_hold", "sleep", "select", "sha256", "sort")
 
 
 def record(name, folder, seconds=2.0):
@@ -28,17 +29,18 @@ def record(name, folder, seconds=2.0):
     return capture
 
 
-def judged(capture):
-    """(status of GIL001, its findings) on one capture."""
+def judged(capture, code="GIL001"):
+    """(status of every rule, findings of one) on one capture."""
     loaded = plugins.load()
-    report = analyze(opening.open_trace(str(capture), plugins=loaded), loaded, Config(select=("GIL001",)))
-    return report.rules, [found for found in report.findings if found.rule == "GIL001"]
+    report = analyze(opening.open_trace(str(capture), plugins=loaded), loaded, Config(select=(code,)))
+    return report.rules, [found for found in report.findings if found.rule == code]
 
 
 def main():
     """Print a table of outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", default=[*HOLDS, *CONTROLS])
+    parser.add_argument("names", nargs="*", metavar="NAME", default=[*HOLDS, *HOGS, *CONTROLS])
+    parser.add_argument("--rule", default="GIL001")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
@@ -47,11 +49,11 @@ def main():
         found, grades, otherwise = 0, Counter(), Counter()
         for _ in range(options.runs):
             with tempfile.TemporaryDirectory() as folder:
-                rules, findings = judged(record(name, folder, options.seconds))
+                rules, findings = judged(record(name, folder, options.seconds), options.rule)
             found += bool(findings)
             grades.update(finding.confidence for finding in findings)
             if not findings:
-                status = next(rule for rule in rules if rule.code == "GIL001")
+                status = next(rule for rule in rules if rule.code == options.rule)
                 otherwise[f"{status.status}: {status.why or 'silent'}"] += 1
         rest = "; ".join(f"{count}× {why}" for why, count in otherwise.most_common(4))
         print(f"| {name} | {options.runs} | {found} | {dict(grades)} | {rest} |", flush=True)

@@ -2,10 +2,13 @@
 
     python gil_workload.py NAME SECONDS
 
-NAME chooses what the main thread does for 4 ms at a time, then it blocks for 4 ms in a releasing wait. Only "hold"
-and "spin_hold" keep the GIL inside a native call. The peer of a dispatch is another process that arrives 4 ms later.
+NAME chooses what the main thread does for 4 ms at a time, then it blocks for 4 ms in a releasing wait. Only "hold",
+"spin_hold" and "ctypes_hold" (which leaves no row) keep the GIL inside a native call; "hog" and "loop_hog" keep it in
+Python, for 20 ms and more, which is several switch intervals. The peer of a dispatch is another process that arrives
+4 ms later.
 """
 
+import ctypes
 import hashlib
 import mmap
 import os
@@ -18,6 +21,8 @@ import time
 
 BLOCK = bytes(64 << 10)
 WAIT_S = 0.004
+HOG_NS = 20_000_000
+LOOP = 60_000
 ECHO = """
 import socket, sys
 peer = socket.socket(fileno=int(sys.argv[1]))
@@ -84,11 +89,19 @@ def dispatcher(release_gil, wait="futex"):
 
 
 def hog():
-    """Pure Python that keeps the GIL for a few milliseconds."""
+    """Pure Python that keeps the GIL, and leaves many rows."""
     total = 0
-    end = time.monotonic_ns() + int(WAIT_S * 1e9)
+    end = time.monotonic_ns() + HOG_NS
     while time.monotonic_ns() < end:
         total += sum_of(20)
+    return total
+
+
+def loop_hog():
+    """Some 30 ms of Python that calls nothing, so that it leaves one row."""
+    total = 0
+    for index in range(LOOP):
+        total += index * index
     return total
 
 
@@ -113,7 +126,9 @@ def main(name, seconds):
         "release": lambda: dispatcher(release_gil=True),
         "spin_release": lambda: dispatcher(release_gil=True, wait="spin"),
         "lockstep": lambda: dispatcher(release_gil=True),
+        "ctypes_hold": lambda: lambda: ctypes.PyDLL(None).usleep(20_000),
         "hog": lambda: hog,
+        "loop_hog": lambda: loop_hog,
         "sleep": lambda: lambda: time.sleep(WAIT_S),
         "select": lambda: lambda: select.select([], [], [], WAIT_S),
         "sha256": lambda: lambda: hashlib.sha256(big).digest(),

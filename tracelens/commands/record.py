@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.usage = "tracelens record [--with NAMES] [-o DIR] [--seconds S] [--delay S] [--force] -- COMMAND…"
+    parser.usage = (
+        "tracelens record [--with NAMES] [-o DIR] [--seconds S] [--delay S] -- COMMAND…"
+    )
     parser.add_argument("--with", dest="sources", metavar="NAMES", help="sources by commas (default: all there are)")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="capture folder to make")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="window to record; 0: to the end")
     parser.add_argument("--delay", type=float, default=0.5, metavar="S", help="wait after torch was imported")
+    parser.add_argument(
+        "--measurements", action="append", type=Path, default=[], metavar="FILE", help="results to copy in at the end"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing capture")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
 
@@ -41,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         delay=args.delay,
         force=args.force,
+        results=args.measurements,
         say=shared.narrate,
     )
     tell(recording)

@@ -26,8 +26,14 @@ PATIENCE = 8 << 20
 """Bytes to read on for the end of an element before damage is assumed; real events stay below 1 MiB."""
 MAX_ELEMENT = 256 << 20
 """Bytes without a readable element after which the rest of them is dropped: it bounds memory on nonsense."""
-MEND_FIRST = 1 << 16
+SLICE = 1 << 16
+"""Bytes looked at together when reading one by one: an error of the standard library costs time by its position."""
+MEND_FIRST = 1 << 12
 """Bytes looked at to mend an element where it stands, before its neighbours are searched for."""
+CANDIDATE = 1 << 14
+"""Bytes in which an event after damage has to end to be recognised as whole."""
+MAX_CANDIDATES = 1_000
+"""Objects tried as the first whole event after damage; where none is, reading goes on there: it bounds time."""
 LOOK_AHEAD = 1 << 12
 """Bytes after a closing bracket that are enough to see whether a top-level key follows."""
 SPARE = 1 << 14
@@ -40,6 +46,7 @@ _OBJECT = re.compile(r'\{(?=[ \t\r\n]*")')
 _CLOSED = re.compile(r'\][ \t\r\n]*(?:,[ \t\r\n]*"(?:[^"\\]|\\.)*+"[ \t\r\n]*:|\}|\Z)')
 _CLOSED_INSIDE = re.compile(r'\}[ \t\r\n,]*(\])[ \t\r\n]*,[ \t\r\n]*"[^"\\]{1,200}"[ \t\r\n]*:')
 _CLOSED_AT_END = re.compile(r"\}[ \t\r\n,]*(\])[ \t\r\n]*\}?[ \t\r\n]*\Z")
+_BOUNDARY = re.compile(r'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"[ \t\r\n]*:)')
 _EVENTS_KEY = re.compile(r'"traceEvents"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
 _PHASE = re.compile(rb'"ph"\s*:')
 
@@ -61,6 +68,7 @@ class Elements:
         self._losses = Losses(stream.name)
         self._window = Window(stream)
         self._spare: list[Event] = []
+        self._damaged_until = 0
 
     def batches(self) -> Iterator[list[Event]]:
         """All elements in file order. Raises TracelensError if the content is not JSON at all."""
@@ -161,17 +169,22 @@ class Elements:
     def _value_here(self) -> tuple[Any, int] | None:
         """The JSON value at the start of the window and its length; None if it is damaged. Reads on as needed."""
         window = self._window
+        size = LOOK_AHEAD
         while True:
+            text = window.buffer[:size].decode("latin-1")
+            whole = size >= len(window.buffer)
             try:
-                value, end = _scan(window.buffer.decode("latin-1"))
+                value, end = _scan(text)
             except (ValueError, RecursionError):
                 pass
             else:
-                if end < len(window.buffer) or window.final:
+                if end < len(text) or (whole and window.final):
                     return value, end
-            if window.final or len(window.buffer) > PATIENCE:
-                return None
-            window.grow()
+            if whole:
+                if window.final or len(window.buffer) > PATIENCE:
+                    return None
+                window.grow()
+            size *= 4
 
     def _damaged_header(self) -> Iterator[list[Event]]:
         """Skip to the events, if they are still to come; else all the rest is lost."""
@@ -248,36 +261,50 @@ class Elements:
     def _slow(self) -> bool:
         """Element by element as far as the window goes. True once the array's end was consumed."""
         window = self._window
-        text = window.buffer.decode("latin-1")
+        at, size = 0, SLICE
+        ended = False
+        while not ended and len(self._spare) < SPARE and at < len(window.buffer):
+            final = window.final and at + size >= len(window.buffer)
+            used, ended = self._walk(window.buffer[at : at + size], window.base + at, final=final)
+            at += used
+            if used:
+                size = SLICE
+            elif at + size < len(window.buffer):
+                size *= 4
+            else:
+                break
+        window.drop(at)
+        return ended
+
+    def _walk(self, data: bytes, base: int, *, final: bool) -> tuple[int, bool]:
+        """Take the elements of `data`, which stands at `base`; nothing follows it if `final`.
+
+        Returns how many bytes were used and whether the array ended there.
+        """
+        text = data.decode("latin-1")
         at = 0
         while len(self._spare) < SPARE:
             at = _GAP.match(text, at).end()  # type: ignore[union-attr]
             if at == len(text):
                 break
-            if text[at] == "]" and not window.final and len(text) - at < LOOK_AHEAD:
+            if text[at] == "]" and not final and len(text) - at < LOOK_AHEAD:
                 break
             if text[at] == "]" and _CLOSED.match(text, at):
-                window.drop(at + 1)
-                return True
+                return at + 1, True
             try:
                 value, end = _scan(text, at)
             except (ValueError, RecursionError) as error:
-                end = 0 if self._may_be_cut(error, text, at) else self._mend(text, at)
+                if not final and _may_be_cut(error, text, at):
+                    break
+                end = self._mend(data, text, at, base, final=final)
                 if not end:
                     break
             else:
-                if end == len(text) and not window.final and not isinstance(value, dict):
+                if end == len(text) and not final and not isinstance(value, dict):
                     break
-                self._take(window.buffer[at:end], value, window.base + at)
+                self._take(data[at:end], value, base + at)
             at = end
-        window.drop(at)
-        return False
-
-    def _may_be_cut(self, error: Exception, text: str, at: int) -> bool:
-        """Whether an element that does not parse may only be cut by the end of the window."""
-        if self._window.final or len(text) - at > PATIENCE or not isinstance(error, json.JSONDecodeError):
-            return False
-        return error.pos >= len(text) - 16 or error.msg.startswith("Unterminated string")
+        return at, False
 
     def _take(self, raw: bytes, value: Any, at: int) -> None:
         """Keep one element that is balanced JSON, mending what a strict decoder refuses."""
@@ -308,49 +335,40 @@ class Elements:
         self._spare.append(event)
         return True
 
-    def _mend(self, text: str, at: int) -> int:
+    def _mend(self, data: bytes, text: str, at: int, base: int, *, final: bool) -> int:
         """Mend or drop the damaged element at `at`. Returns where reading goes on; 0 if more data is needed."""
-        window = self._window
-        standing = window.buffer[at : at + MEND_FIRST]
-        if end := self._try(mend(standing), standing, at):
+        standing = data[at : at + MEND_FIRST]
+        if end := self._try(mend(standing), standing, at, base):
             return end
-        end = self._resynchronise(text, at)
-        if end == len(text) and not window.final and end - at < MAX_ELEMENT:
+        # Where the next whole event begins is looked for once, however many damaged ones stand before it.
+        end = self._damaged_until - base
+        if not at < end <= len(text):
+            end = _resynchronise(text, at, final=final)
+        if end == len(text) and not final and end - at < MAX_ELEMENT:
             return 0
-        raw = window.buffer[at:end]
-        for attempt in (mend, requote):
-            if mended_end := self._try(attempt(raw), raw, at):
-                return mended_end
-        if end == len(text) and window.final:
+        self._damaged_until = base + end
+        raw = data[at:end]
+        if mended_end := self._try(requote(raw[:SLICE]), raw, at, base):
+            return mended_end
+        if len(raw) > MEND_FIRST and (mended_end := self._try(mend(raw), raw, at, base)):
+            return mended_end
+        if (boundary := _BOUNDARY.search(text, at, end)) and boundary.end() < end:
+            end = boundary.end()
+            raw = data[at:end]
+        if end == len(text) and final:
             says = "the file ends inside an event, which was dropped with all that should follow"
-            self._losses.add("json.truncated", "warning", says, window.base + at, lost_bytes=len(raw), text=raw)
+            self._losses.add("json.truncated", "warning", says, base + at, lost_bytes=len(raw), text=raw)
         else:
-            self._lost(raw.rstrip(b" \t\r\n,"), window.base + at)
+            self._lost(raw.rstrip(b" \t\r\n,"), base + at)
         return end
 
-    def _try(self, mended: Mended | None, raw: bytes, at: int) -> int:
+    def _try(self, mended: Mended | None, raw: bytes, at: int, base: int) -> int:
         """Keep a mended event and return where it ends, or 0 if it is none."""
         decoded = decode_lenient(mended.text) if mended else None
         if mended is None or decoded is None or not isinstance(decoded[0].ph, str):
             return 0
-        self._accept(mended, raw, self._window.base + at)
+        self._accept(mended, raw, base + at)
         return at + mended.end
-
-    def _resynchronise(self, text: str, at: int) -> int:
-        """Where, after damage at `at`, the next readable event or the array's end begins; else the end of the text."""
-        limit = len(text)
-        for found in _OBJECT.finditer(text, at + 1):
-            try:
-                value, _ = _scan(text, found.start())
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, dict) and isinstance(value.get("ph"), str):
-                limit = found.start()
-                break
-        closed = _CLOSED_INSIDE.search(text, at, limit)
-        if closed is None and limit == len(text) and self._window.final:
-            closed = _CLOSED_AT_END.search(text, at)
-        return closed.start(1) if closed else limit
 
     def _lost(self, raw: bytes, at: int) -> None:
         events = max(1, len(_PHASE.findall(raw)))
@@ -379,3 +397,34 @@ def _last_separator(buffer: bytes) -> int:
         if found := _SEPARATOR.search(buffer, max(0, at - 256), at):
             return found.start() + 1
     return 0
+
+
+def _may_be_cut(error: Exception, text: str, at: int) -> bool:
+    """Whether an element that does not parse may only be cut by the end of the text."""
+    if len(text) - at > PATIENCE or not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.pos >= len(text) - 16 or error.msg.startswith("Unterminated string")
+
+
+def _resynchronise(text: str, at: int, *, final: bool) -> int:
+    """Where, after damage at `at`, the next readable event or the array's end begins; else the end of the text.
+
+    Gives up after MAX_CANDIDATES objects that are no events, where the last element seems to begin.
+    """
+    limit = len(text)
+    for tried, found in enumerate(_OBJECT.finditer(text, at + 1)):
+        start = found.start()
+        if tried == MAX_CANDIDATES:
+            limit = max((boundary.end() for boundary in _BOUNDARY.finditer(text, at, start)), default=start)
+            break
+        try:
+            value, _ = _scan(text[start : start + CANDIDATE])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and isinstance(value.get("ph"), str):
+            limit = start
+            break
+    closed = _CLOSED_INSIDE.search(text, at, limit)
+    if closed is None and limit == len(text) and final:
+        closed = _CLOSED_AT_END.search(text, at)
+    return closed.start(1) if closed else limit

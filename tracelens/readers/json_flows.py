@@ -96,29 +96,38 @@ def _chains(events: pl.DataFrame, items: pl.DataFrame, health: Health, where: st
 
 def _bind(events: pl.DataFrame, items: pl.DataFrame) -> npt.NDArray[np.int64]:
     """The slice of each flow event, -1 if none."""
-    sliced = items.filter(pl.col("dur") >= 0).sort("place", "start_ns", pl.col("dur").neg())
-    places, starts = sliced["place"].to_numpy().astype(np.int64), sliced["start_ns"].to_numpy()
-    ends, ids = starts + sliced["dur"].to_numpy(), sliced["slice_id"].to_numpy().astype(np.int64)
-    parent_of = items["parent_id"].fill_null(items.height).to_numpy().astype(np.int64)
-    row_of = np.full(items.height + 1, -1, np.int64)
-    row_of[ids] = np.arange(len(ids))
-    first = np.searchsorted(places, np.arange(places.max() + 2 if len(places) else 1), side="left")
     out = np.full(events.height, -1, np.int64)
-    columns = zip(events["place"].to_list(), events["at"].to_list(), events["phase"], events["mark"], strict=True)
-    for index, (place, at, phase, mark) in enumerate(columns):
-        if place + 1 >= len(first):
-            continue
-        low, high = int(first[place]), int(first[place + 1])
-        if phase == "f" and mark != "e":
-            following = low + int(np.searchsorted(starts[low:high], at, side="left"))
-            if following < high:
-                out[index] = ids[following]
-                continue
-        here = low + int(np.searchsorted(starts[low:high], at, side="right")) - 1
-        # At one time a leaf that starts there and the slice around it both qualify: the innermost is the flow's.
-        while here >= low and ends[here] < at:
-            above = parent_of[ids[here]]
-            here = int(row_of[above]) if above < items.height else -1
-        if here >= low:
-            out[index] = ids[here]
+    wanted = events.select("place", "at", "phase", "mark").with_row_index("index").sort("place", "at", "index")
+    slices = items.filter(pl.col("place").is_in(wanted["place"].unique().implode()))
+    slices = slices.sort("place", "start_ns", pl.col("dur").neg(), "slice_id")
+    by_place = slices.partition_by("place", as_dict=True)
+    for (place,), points in wanted.partition_by("place", as_dict=True).items():
+        here = by_place.get((place,))
+        if here is not None:
+            _bind_here(points, here, out)
     return out
+
+
+def _bind_here(points: pl.DataFrame, slices: pl.DataFrame, out: npt.NDArray[np.int64]) -> None:
+    """Bind the flow events of one place, by time, to its slices by start, longest first. Linear time."""
+    starts, ids = slices["start_ns"].to_list(), slices["slice_id"].to_list()
+    ends = (slices["start_ns"] + slices["dur"]).to_list()
+    following = np.searchsorted(slices["start_ns"].to_numpy(), points["at"].to_numpy(), side="left").tolist()
+    around: list[int] = []
+    reached = 0
+    rows = zip(
+        points["index"].to_list(), points["at"].to_list(), points["phase"], points["mark"], following, strict=True
+    )
+    for index, at, phase, mark, after in rows:
+        while reached < len(starts) and starts[reached] <= at:
+            # As in nesting: an earlier slice that ends before a later one holds no point that the later does not.
+            while around and ends[around[-1]] < ends[reached]:
+                around.pop()
+            around.append(reached)
+            reached += 1
+        while around and ends[around[-1]] < at:
+            around.pop()
+        if phase == "f" and mark != "e" and after < len(starts):
+            out[index] = ids[after]
+        elif around:
+            out[index] = ids[around[-1]]

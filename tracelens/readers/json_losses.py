@@ -59,7 +59,7 @@ class Losses:
                     code,
                     severity,
                     f"{says}: {place.sample}" if place.sample else says,
-                    count=place.events,
+                    count=max(place.events, 1),
                     lost_bytes=place.lost_bytes or None,
                     where=f"{self.source}: byte {place.at:,}",
                 )
@@ -68,7 +68,7 @@ class Losses:
                     code,
                     severity,
                     f"{says} ({len(others)} more places)",
-                    count=sum(place.events for place in others),
+                    count=sum(max(place.events, 1) for place in others),
                     lost_bytes=sum(place.lost_bytes for place in others) or None,
                     where=f"{self.source}: bytes {others[0].at:,} to {others[-1].at:,}",
                 )

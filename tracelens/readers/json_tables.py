@@ -62,7 +62,7 @@ def assemble(columns: Columns, health: Health, where: str, rank: int | None = No
     items, first = _timed(items, links.pairs, health, where)
     items = json_overlap.clip(items, health, where)
     counters = json_counters.samples(rows, columns, places)
-    first = min([time for time in (first, counters["ts"].min()) if time is not None], default=None)  # type: ignore[type-var]
+    first = min([time for time in (first, _first(counters["ts"])) if time is not None], default=None)
     origin = first or 0
     items = _nested(items.with_columns((pl.col("ts") - origin).alias("start_ns")))
     tracks, track_of = _tracks(items, counters, columns, places, rank, host)
@@ -187,14 +187,14 @@ def _timed(items: pl.DataFrame, pairs: pl.DataFrame, health: Health, where: str)
         says = "events have a negative duration; they count with length 0"
         health.add("time.negative-duration", "warning", says, count=negative, where=where)
     items = items.with_columns(pl.col("dur").fill_null(0).clip(0))
-    others = items.filter(pl.col("ts") != 0)["ts"]
-    far = others.len() > 0 and abs(int(others.median() or 0)) > FAR_NS  # type: ignore[call-overload]
+    others = items.filter(pl.col("ts") != 0)["ts"].to_numpy()
+    far = len(others) > 0 and abs(float(np.median(others))) > FAR_NS
     unplaced = items.select(pl.col("ts").is_null() | ((pl.col("ts") == 0) & far)).to_series()
     count = int(unplaced.sum())
     placed = items.filter(~unplaced)
-    first = placed["ts"].min()
+    first = _first(placed["ts"])
     if not count:
-        return items, first  # type: ignore[return-value]
+        return items, first
     lost = int(items.filter(unplaced)["dur"].sum())
     says = "events have no usable start time; they count, with length 0, and lie outside every time range"
     health.add("time.unplaced", "warning", says, need="slices:kernel", count=count, lost_ns=lost or None, where=where)
@@ -217,8 +217,13 @@ def _timed(items: pl.DataFrame, pairs: pl.DataFrame, health: Health, where: str)
             pl.when("unplaced").then(somewhere).otherwise("ts").alias("ts"),
             pl.when("unplaced").then(0).otherwise("dur").alias("dur"),
         ).drop("unplaced", "launched", "from_ts", "to_ts"),
-        first,  # type: ignore[return-value]
+        first,
     )
+
+
+def _first(times: pl.Series) -> int | None:
+    """The smallest of some times, None of none."""
+    return int(times.to_numpy().min()) if times.len() else None
 
 
 def _nested(items: pl.DataFrame) -> pl.DataFrame:

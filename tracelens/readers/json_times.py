@@ -32,7 +32,7 @@ def nanoseconds(values: Sequence[Scalar]) -> npt.NDArray[np.int64]:
     with np.errstate(invalid="ignore"):
         near = np.abs(micros) < EXACT_BELOW
         out = np.where(near, np.rint(micros * 1000), 0).astype(np.int64)
-    out[~near] = _one_by_one([values[index] for index in np.flatnonzero(~near)])
+    out[~near] = _one_by_one([values[index] for index in np.flatnonzero(~near).tolist()])
     return out
 
 

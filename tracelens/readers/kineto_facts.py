@@ -53,7 +53,7 @@ def devices(properties: Any) -> tuple[Device, ...]:
     """deviceProperties, by index."""
     if not isinstance(properties, list):
         return ()
-    found = {}
+    found: dict[int, Device] = {}
     for place, item in enumerate(properties):
         if not isinstance(item, dict):
             continue

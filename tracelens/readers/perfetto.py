@@ -20,17 +20,19 @@ from typing import Any
 from tracelens.contracts import Reader, Source
 from tracelens.errors import TracelensError
 from tracelens.health import Health
+from tracelens.readers.perfetto_batch import Batches
 from tracelens.readers.perfetto_clocks import Clocks
-from tracelens.readers.perfetto_events import TrackEvents
+from tracelens.readers.perfetto_events import CLEARED, NEEDS_STATE, TrackEvents
+from tracelens.readers.perfetto_fast import MAX_BATCH, Way, single_runs, suited
 from tracelens.readers.perfetto_losses import account
 from tracelens.readers.perfetto_others import Others
-from tracelens.readers.perfetto_packets import Damage, Inflater, looks_like_packets, split
+from tracelens.readers.perfetto_packets import Block, Damage, Inflater, field, looks_like_packets, split
 from tracelens.readers.perfetto_sequence import Sequence
 from tracelens.readers.perfetto_tables import tables
 from tracelens.readers.perfetto_tracks import Tracks
 from tracelens.trace import Facts, Trace
 
-CLEARED, NEEDS_STATE = 1, 2
+EVENT_FIELD, INTERNED_FIELD, ANNOTATION_FIELD = 11, 12, 4
 MAX_LAYERS = 2
 """Compressed packets inside compressed packets; Perfetto writes one layer."""
 IGNORED = frozenset(
@@ -51,16 +53,21 @@ def sniff(head: bytes, name: str) -> int:
 
 
 def read(source: Source, health: Health) -> Trace:
-    """Read one file. Raises TracelensError for text protos, compression bombs, and files without one whole packet."""
+    """Read one file, in the way that suits its size; see `read_by`."""
+    return read_by(None, source, health)
+
+
+def read_by(way: Way | None, source: Source, health: Health) -> Trace:
+    """Read one file in one of the `WAYS`, which all give the same Trace. Raises TracelensError for text protos, compression bombs, and files without one whole packet."""
     stream = source.open(health)
     if _TEXT.match(stream.head()):
         raise TracelensError(
             f"{source.name}: a Perfetto trace as text (textproto)",
             "convert it: protoc --encode=perfetto.protos.Trace … < trace.textproto > trace.pftrace",
         )
-    decoder = Decoder(source.name, stream.size)
+    decoder = Decoder(source.name, stream.size, way or suited(stream.size))
     with _no_gc():
-        decoder.feed(split(stream.blocks(), decoder.damage))
+        decoder.feed(split(stream.blocks(), decoder.damage, decoder.way.chain))
         if not decoder.packets:
             raise TracelensError(f"{source.name}: not one whole Perfetto packet", "was the recording cut? record again")
         decoder.others.close()
@@ -94,7 +101,7 @@ def _no_gc() -> Iterator[None]:
 class Decoder:
     """Everything known so far of one file, fed packet by packet in file order."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, way: Way) -> None:
         from google.protobuf.message import DecodeError
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
@@ -110,11 +117,24 @@ class Decoder:
         self._inflater = Inflater(name, size)
         self._parse = TracePacket.FromString
         self._undecodable = DecodeError
+        self.way = way
+        self._batches = Batches(self, self._argument, self._interned) if way.walk else None
 
-    def feed(self, bodies: Iterator[memoryview], layer: int = 0) -> None:
+    def feed(self, blocks: Iterator[Block], layer: int = 0) -> None:
         """Take packets in file order."""
+        for block in blocks:
+            if self._batches is None or self.way.walk is None:
+                self._one_by_one(block, 0, len(block.starts), layer)
+                continue
+            for first in range(0, len(block.starts), MAX_BATCH):
+                part = Block(block.data, *(each[first : first + MAX_BATCH] for each in (block.starts, block.ends)))
+                for start, end in single_runs(part, self._batches, self.way.walk):
+                    self._one_by_one(part, start, end, layer)
+
+    def _one_by_one(self, block: Block, first: int, last: int, layer: int) -> None:
+        """Take packets [first, last) of a block, each by itself."""
         parse, take = self._parse, self._take
-        for body in bodies:
+        for body in block.bodies(first, last):
             self.packets += 1
             try:
                 packet = parse(body)
@@ -123,6 +143,28 @@ class Decoder:
                 self.damage.lost_bytes += len(body)
                 continue
             take(packet, layer)
+
+    def _argument(self, content: bytes) -> Any:
+        """The DebugAnnotation with this content, parsed at the depth of a packet; None if it is none."""
+        event = field(ANNOTATION_FIELD, content)
+        try:
+            return self._parse(field(EVENT_FIELD, event)).track_event.debug_annotations[0]
+        except self._undecodable:
+            return None
+
+    def _interned(self, content: bytes) -> Any:
+        """The InternedData with this content; None if it is none."""
+        try:
+            return self._parse(field(INTERNED_FIELD, content)).interned_data
+        except self._undecodable:
+            return None
+
+    def sequence(self, sequence_id: int) -> Sequence:
+        """The state of a packet sequence, made when first asked for."""
+        found = self._sequences.get(sequence_id)
+        if found is None:
+            found = self._sequences[sequence_id] = Sequence(sequence_id)
+        return found
 
     def _take(self, packet: Any, layer: int) -> None:
         which = packet.WhichOneof("data")
@@ -133,9 +175,7 @@ class Decoder:
             self.losses["other-machine"] += 1
             return
         sequence_id = packet.trusted_packet_sequence_id
-        sequence = self._sequences.get(sequence_id)
-        if sequence is None:
-            sequence = self._sequences[sequence_id] = Sequence(sequence_id)
+        sequence = self.sequence(sequence_id)
         flags = packet.sequence_flags
         if flags & CLEARED or packet.incremental_state_cleared:
             sequence.clear()

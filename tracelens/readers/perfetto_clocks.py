@@ -73,6 +73,28 @@ class Clocks:
             return _early(clock), value
         return clock, value
 
+    def readings(self, sequence_id: int, number: int, values: Times) -> tuple[Clock, Times, int | None] | None:
+        """`reading` for many values: (clock, readings, where its running value would be); None if one is too large.
+
+        The running value stays as it is until `resume`.
+        """
+        if not number:
+            return None, values, None
+        clock = _clock(sequence_id, number)
+        running = self._running.get(clock)
+        if running is None:
+            early = isinstance(clock, tuple) and clock not in self._units
+            return (_early(clock) if early and isinstance(clock, tuple) else clock), values, None
+        unit = self._units[clock]
+        if running + float(values.sum(dtype=np.float64)) * unit >= MAX_TIME / 2:
+            return None
+        added: Times = np.cumsum(values) * unit + running
+        return clock, added, int(added[-1])
+
+    def resume(self, running: list[tuple[Clock, int]]) -> None:
+        """Set the running values of clocks that count deltas."""
+        self._running.update(running)
+
     def target(self, used: dict[Clock, int]) -> Clock:
         """The trace's clock: what the snapshots say, else the clock that most timestamps use."""
         if self.primary is not None:

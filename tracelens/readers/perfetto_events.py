@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 from tracelens.readers.json_kinds import kind_of
 from tracelens.readers.perfetto_args import arguments, encoded
 from tracelens.readers.perfetto_clocks import MAX_TIME, MONOTONIC, Clock, Clocks
 from tracelens.readers.perfetto_sequence import Sequence, text
-from tracelens.readers.perfetto_slices import BEGIN, COMPLETE, END, FLOW, IN, INSTANT, OUT, STATE, THROUGH, Events
+from tracelens.readers.perfetto_slices import BEGIN, COMPLETE, END, FLOW, IN, INSTANT, NEXT, OUT, STATE, THROUGH, Events
 from tracelens.readers.perfetto_tracks import Key, Tracks
 from tracelens.schema import SLICE_KINDS
 
+CLEARED, NEEDS_STATE = 1, 2
 TYPE_END, TYPE_COUNTER, TYPE_STATE = 2, 4, 5
 _BARE = 3
 """Bytes of an event with only type and track, less the track's number: half of all events, with nothing to ask."""
@@ -37,6 +39,7 @@ COLUMNS = "tracelens"
 """Our own writer puts columns of `slices` for which Perfetto has no field into this argument."""
 
 
+@lru_cache(1 << 12)
 def kind(category: str | None) -> str:
     """The kind of slice of a category list such as "kernel,gpu"; the first that is known."""
     if category is None:
@@ -46,6 +49,11 @@ def kind(category: str | None) -> str:
         if known != "other":
             return known
     return "other"
+
+
+def unnamed(category: str) -> bool:
+    """Whether the kind does not say what the category said, so that it must be kept as an argument."""
+    return category != "other" and kind(category) == "other"
 
 
 class Points:
@@ -66,7 +74,6 @@ class TrackEvents:
         self.counters = Points()
         self.clock_keys: list[Clock] = []
         self._clock_index: dict[Clock, int] = {}
-        self._kinds: dict[str | None, str] = {}
         self._clocks = clocks
         self._tracks = tracks
         self._losses = losses
@@ -85,11 +92,15 @@ class TrackEvents:
         if not 0 <= at < MAX_TIME:
             self._losses["bad-time"] += 1
             return None
+        return self.clock_index(clock), at
+
+    def clock_index(self, clock: Clock) -> int:
+        """The place of a clock in `clock_keys`."""
         index = self._clock_index.get(clock)
         if index is None:
             index = self._clock_index[clock] = len(self.clock_keys)
             self.clock_keys.append(clock)
-        return index, at
+        return index
 
     def take(self, packet: Any, sequence: Sequence) -> None:
         """Take one packet's TrackEvent."""
@@ -134,11 +145,11 @@ class TrackEvents:
         if letter and letter in "stf" and legacy.HasField("unscoped_id"):
             flow = ("v1", legacy.unscoped_id, category, name)
             late = letter == "f" and not legacy.bind_to_enclosing
-            self.events.flows[row] = [("next" if late else IN if letter == "f" else letter, flow)]
+            self.events.legacy_flows[row] = [(NEXT if late else IN if letter == "f" else letter, flow)]
         elif legacy is not None and legacy.HasField("bind_id"):
             direction = _DIRECTIONS.get(legacy.flow_direction)
             if direction is not None:
-                self.events.flows[row] = [(direction, ("v2", legacy.bind_id))]
+                self.events.legacy_flows[row] = [(direction, ("v2", legacy.bind_id))]
 
     def _moment(self, packet: Any, event: Any, sequence: Sequence) -> tuple[int, int] | None:
         which = event.WhichOneof("timestamp")
@@ -203,11 +214,10 @@ class TrackEvents:
     def _attach(self, event: Any, row: int, phase: int, category: str | None, sequence: Sequence) -> None:
         """Flows, arguments and source place of an event."""
         events = self.events
-        ids, ends = event.flow_ids, event.terminating_flow_ids
-        flows = [("id", each) for each in ids or event.flow_ids_old]
-        flows += [("end", each) for each in ends or event.terminating_flow_ids_old]
-        if flows:
-            events.flows[row] = flows
+        for each in event.flow_ids or event.flow_ids_old:
+            events.flow(row, each, ends=False)
+        for each in event.terminating_flow_ids or event.terminating_flow_ids_old:
+            events.flow(row, each, ends=True)
         values = arguments(event.debug_annotations, sequence)
         if values:
             own = values.pop(COLUMNS, None)
@@ -215,27 +225,16 @@ class TrackEvents:
             for column in ("correlation", "bytes"):
                 if column in values:
                     found.setdefault(column, values[column])
-            if found:
-                events.extra[row] = found
-        if category is not None and phase != END and self._kind(category) == "other" and category != "other":
+            events.take_columns(row, found)
+        if category is not None and phase != END and unnamed(category):
             values.setdefault("category", category)
         if values:
-            events.args[row] = encoded(values)
+            events.args[row] = events.texts.add(encoded(values))
         if event.HasField("source_location"):
             place = event.source_location
-            events.place[row] = text(place.file_name), place.line_number
-        elif event.source_location_iid:
-            events.place[row] = sequence.places.get(event.source_location_iid, (None, None))
-
-    def _kind(self, category: str | None) -> str:
-        found = self._kinds.get(category)
-        if found is None:
-            found = self._kinds[category] = kind(category)
-        return found
-
-    def kinds(self, categories: list[str | None]) -> list[str]:
-        """The kind of each category."""
-        return [self._kind(category) for category in categories]
+            events.place.add(row, events.places.code((text(place.file_name), place.line_number)))
+        elif event.source_location_iid in sequence.places:
+            events.place.add(row, events.places.code(sequence.places[event.source_location_iid]))
 
     def _counter(self, event: Any, uuid: int | None, moment: tuple[int, int], sequence: Sequence) -> None:
         which = event.WhichOneof("counter_value_field")

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from tracelens.errors import TracelensError
 from tracelens.streams import MAX_FREE, MAX_RATIO
@@ -47,34 +53,76 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int] | None:
     return None
 
 
-def split(blocks: Iterable[bytes], damage: Damage) -> Iterator[memoryview]:
-    """The body of each packet of a byte stream given in pieces."""
-    pieces = iter(blocks)
+def field(number: int, content: bytes) -> bytes:
+    """A field of bytes, as it stands in a message; numbers below 16 only."""
+    head = bytearray((number << 3 | 2,))
+    left = len(content)
+    while left > 0x7F:
+        head.append(left & 0x7F | 0x80)
+        left >>= 7
+    head.append(left)
+    return bytes(head) + content
+
+
+@dataclass
+class Block:
+    """Some whole packets: the bodies are data[start:end] of each pair."""
+
+    data: bytes
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+    def bodies(self, first: int, last: int) -> Iterator[memoryview]:
+        """The bodies of packets [first, last)."""
+        view = memoryview(self.data)
+        for start, end in zip(self.starts[first:last].tolist(), self.ends[first:last].tolist(), strict=True):
+            yield view[start:end]
+
+
+Chain: TypeAlias = Callable[[bytes, int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]]
+"""(data, place) → starts and ends of the whole packets from there, and the place of what is none."""
+
+
+def chain(data: bytes, at: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+    """Python's `Chain`."""
+    size = len(data)
+    starts, ends = array("q"), array("q")
+    while at + 1 < size and data[at] == PACKET:
+        length, start = data[at + 1], at + 2
+        if length > 0x7F:
+            found = varint(data, at + 1)
+            if found is None or found[0] > MAX_PACKET:
+                break
+            length, start = found
+        if start + length > size:
+            break
+        at = start + length
+        starts.append(start)
+        ends.append(at)
+    return np.array(starts, np.int64), np.array(ends, np.int64), at
+
+
+def split(pieces: Iterable[bytes], damage: Damage, follow: Chain = chain) -> Iterator[Block]:
+    """The packets of a byte stream given in pieces."""
+    pieces = iter(pieces)
     rest = b""
-    while (block := _enough(pieces, rest)) is not None:
-        data = memoryview(block)
-        at, size = 0, len(block)
+    while (data := _enough(pieces, rest)) is not None:
+        at = 0
         try:
-            while at + 1 < size:
-                length, start = data[at + 1], at + 2
-                if data[at] != PACKET or length > 0x7F:
-                    end = _skip(data, at)
-                    if end is None or end > size:
-                        break
-                    if data[at] != PACKET:
-                        damage.foreign += 1
-                        at = end
-                        continue
-                    length, start = varint(data, at + 1) or (0, end)
-                if start + length > size:
+            while True:
+                starts, ends, at = follow(data, at)
+                if len(starts):
+                    yield Block(data, starts, ends)
+                end = _skip(data, at) if at < len(data) else None
+                if end is None or end > len(data):
                     break
-                at = start + length
-                yield data[start:at]
+                damage.foreign += 1
+                at = end
         except ValueError:
             damage.broken += 1
-            damage.lost_bytes += size - at + sum(map(len, pieces))
+            damage.lost_bytes += len(data) - at + sum(map(len, pieces))
             return
-        rest = block[at:]
+        rest = data[at:]
     if rest:
         damage.truncated += 1
         damage.lost_bytes += len(rest)
@@ -82,7 +130,7 @@ def split(blocks: Iterable[bytes], damage: Damage) -> Iterator[memoryview]:
 
 def _enough(pieces: Iterator[bytes], rest: bytes) -> bytes | None:
     """What was left plus new data, at least the field that was begun; None at the end."""
-    wanted = _skip(memoryview(rest), 0) or 0
+    wanted = _skip(rest, 0) or 0
     joined = [rest]
     have = len(rest)
     for piece in pieces:
@@ -93,7 +141,7 @@ def _enough(pieces: Iterator[bytes], rest: bytes) -> bytes | None:
     return b"".join(joined) if len(joined) > 1 else None
 
 
-def _skip(data: memoryview, at: int) -> int | None:
+def _skip(data: bytes | memoryview, at: int) -> int | None:
     """The position after the field at `at`, perhaps past the data's end; None if the data ends in its head."""
     tag = varint(data, at)
     if tag is None:

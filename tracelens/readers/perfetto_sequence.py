@@ -50,6 +50,14 @@ class Sequence:
         self.sampled_us: int | None = None
         self.take_defaults(None)
 
+    def tables(self) -> tuple[dict[int, Any], ...]:
+        """All interned data; within a generation each only grows."""
+        return (
+            self.names, self.categories, self.argument_names, self.argument_texts, self.places, self.callstacks,
+            self.tasks, self.weight_units, self.gpu_stages, self.gpu_processes, self._frames, self._functions,
+            self._paths, self._sources, self._mappings,
+        )  # fmt: skip
+
     def take_defaults(self, defaults: Any) -> None:
         """Replace the packet defaults; None for none."""
         self.clock = defaults.timestamp_clock_id if defaults is not None else 0

@@ -1,8 +1,9 @@
-"""Begin, end, complete and instant events in time order → slices with parents, depth and flows.
+"""Begin, end, complete and instant events in time order → slices with parents and depth, event by event.
 
 Follows trace_processor's rules, as measured against it: an end closes the innermost open slice whose name and category
 agree, a complete event that partly overlaps the slice around it is dropped, flows bind to slices. Times are already
-converted. Knows no protobuf.
+converted. Handles every kind of event; `perfetto_nesting` does tracks of plain begins and ends at once. Knows no
+protobuf.
 """
 
 from __future__ import annotations
@@ -12,27 +13,38 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from tracelens.readers.perfetto_pools import NONE, Pool, Sparse, Texts
+
 BEGIN, END, COMPLETE, INSTANT, STATE, FLOW = range(6)
-OUT, IN, THROUGH = "s", "f", "t"
+OUT, IN, THROUGH, NEXT = "s", "f", "t", "next"
 OPEN = -1
+NUMBER_COLUMNS, TEXT_COLUMNS = ("correlation", "bytes"), ("request", "module")
 MAX_DEPTH = 65_535
 
 
 class Events:
-    """Events of all tracks in file order, as columns; what few events have stands in dictionaries by row."""
+    """Events of all tracks in file order, as columns; what few events have stands in columns of its own by row."""
 
     def __init__(self) -> None:
         self.clock = array("i")
         self.at = array("q")
         self.phase = array("b")
         self.track = array("i")
-        self.name: list[str | None] = []
-        self.category: list[str | None] = []
-        self.args: list[bytes | None] = []
+        self.name = array("i")
+        self.category = array("i")
+        self.args = array("i")
+        self.names: Pool[str] = Pool()
+        self.categories: Pool[str] = Pool()
+        self.texts = Texts()
         self.duration: dict[int, int] = {}
-        self.place: dict[int, tuple[str | None, int | None]] = {}
-        self.extra: dict[int, dict[str, Any]] = {}
-        self.flows: dict[int, list[tuple[str, Any]]] = {}
+        self.place = Sparse()
+        self.places: Pool[tuple[str, int]] = Pool()
+        self.columns = {name: Sparse() for name in (*NUMBER_COLUMNS, *TEXT_COLUMNS)}
+        self.words: Pool[str] = Pool()
+        self.flow_row = array("q")
+        self.flow_id = array("Q")
+        self.flow_ends = array("b")
+        self.legacy_flows: dict[int, list[tuple[str, Any]]] = {}
 
     def add(
         self,
@@ -49,10 +61,27 @@ class Events:
         self.at.append(at)
         self.phase.append(phase)
         self.track.append(track)
-        self.name.append(name)
-        self.category.append(category)
-        self.args.append(args)
+        self.name.append(self.names.code_or_none(name))
+        self.category.append(self.categories.code_or_none(category))
+        self.args.append(NONE if args is None else self.texts.add(args))
         return len(self.name) - 1
+
+    def flow(self, row: int, flow: int, *, ends: bool) -> None:
+        """Let an event begin, continue or end a flow."""
+        self.flow_row.append(row)
+        self.flow_id.append(flow)
+        self.flow_ends.append(ends)
+
+    def take_columns(self, row: int, found: dict[str, Any]) -> None:
+        """Columns of `slices` that stood among the arguments; values that do not fit are left out."""
+        for name in NUMBER_COLUMNS:
+            value = found.get(name)
+            if type(value) is int and -(2**63) <= value < 2**63:
+                self.columns[name].add(row, value)
+        for name in TEXT_COLUMNS:
+            value = found.get(name)
+            if type(value) is str:
+                self.columns[name].add(row, self.words.code(value))
 
 
 class Slices:
@@ -67,18 +96,20 @@ class Slices:
         self.parent = array("q")
         self.depth = array("i")
         self.merged: dict[int, list[int]] = defaultdict(list)
-        self.flows: list[tuple[int, int]] = []
+        self.bound = array("i", [OPEN]) * len(events.at)
+        """By event: the slice that it began or ended, or that it lies in, if it is a flow."""
+        self.legacy_flows: list[tuple[int, str, Any, int]] = []
+        """(event, kind, flow, slice) in time order."""
         self._events = events
         self._stacks: dict[int, list[int]] = {}
         self._mixed: set[int] = set()
         """Tracks whose stack may hold finished slices; in all others every slice on the stack is open."""
-        self._last: dict[Any, int] = {}
         self._waiting: dict[int, list[Any]] = {}
 
     def feed(self, rows: Iterable[int], times: Iterable[int]) -> None:
         """Take events by row, in time order. Afterwards `finish` must be called."""
-        phases, tracks, flows = self._events.phase, self._events.track, self._events.flows
-        stacks, durations = self._stacks, self._events.duration
+        phases, tracks, flows = self._events.phase, self._events.track, self._events.legacy_flows
+        stacks, durations, bound = self._stacks, self._events.duration, self.bound
         for row, at in zip(rows, times, strict=True):
             phase, track = phases[row], tracks[row]
             stack = stacks.get(track)
@@ -98,15 +129,20 @@ class Slices:
                 for each in stack:
                     self.duration[each] = at - self.start[each]
                 stack.clear()
-                index = self._begin(row, track, stack, at, OPEN) if self._events.name[row] else OPEN
+                index = self._begin(row, track, stack, at, OPEN) if self._named(row) else OPEN
             elif fits:
                 index = self._begin(row, track, stack, at, length)
             else:
                 self.losses["overlapping"] += 1
                 self.lost_ns += length
                 continue
+            bound[row] = index
             if row in flows:
-                self._bind(flows[row], index, track)
+                self._bind(row, flows[row], index, track)
+
+    def _named(self, row: int) -> bool:
+        name = self._events.name[row]
+        return name != NONE and self._events.names.values[name] != ""
 
     def _begin(self, row: int, track: int, stack: list[int], at: int, length: int) -> int:
         index = len(self.row)
@@ -121,8 +157,7 @@ class Slices:
             if length != OPEN:
                 self._mixed.add(track)
         if track in self._waiting:
-            for flow in self._waiting.pop(track):
-                self._arrive(flow, index)
+            self.legacy_flows += [(row, IN, flow, index) for flow in self._waiting.pop(track)]
         return index
 
     def _end(self, row: int, track: int, stack: list[int], at: int) -> int:
@@ -133,16 +168,16 @@ class Slices:
             if self.duration[index] != OPEN:
                 continue
             begun = self.row[index]
-            if category is not None and self._events.category[begun] != category:
+            if category != NONE and self._events.category[begun] != category:
                 continue
-            if name is not None and self._events.name[begun] not in (None, name):
+            if name != NONE and self._events.name[begun] not in (NONE, name):
                 continue
             self.duration[index] = at - self.start[index]
             if level == len(stack) - 1:
                 stack.pop()
             else:
                 self._mixed.add(track)
-            if self._events.args[row] is not None:
+            if self._events.args[row] != NONE:
                 self.merged[index].append(row)
             return index
         self.losses["end-without-begin"] += 1
@@ -197,36 +232,9 @@ class Slices:
                     end = min(end, self.start[index] + self.duration[index])
         self.losses["flow-without-end"] += sum(len(flows) for flows in self._waiting.values())
 
-    def _bind(self, flows: list[tuple[str, Any]], index: int, track: int) -> None:
+    def _bind(self, row: int, flows: list[tuple[str, Any]], index: int, track: int) -> None:
         for kind, flow in flows:
-            if kind == "next":
+            if kind == NEXT:
                 self._waiting.setdefault(track, []).append(flow)
             elif index != OPEN:
-                self._bind_one(kind, flow, index)
-
-    def _bind_one(self, kind: str, flow: Any, index: int) -> None:
-        """ "id": begins or steps; "end": steps and closes; OUT begins; IN and THROUGH only follow a begin."""
-        if kind == "id":
-            if flow in self._last:
-                self._edge(self._last[flow], index)
-            self._last[flow] = index
-        elif kind == "end":
-            if flow in self._last:
-                self._edge(self._last.pop(flow), index)
-        elif kind == OUT:
-            self._last.setdefault(flow, index)
-        else:
-            self._arrive(flow, index)
-            if kind == THROUGH and flow in self._last:
-                self._last[flow] = index
-
-    def _arrive(self, flow: Any, index: int) -> None:
-        if flow in self._last:
-            self._edge(self._last[flow], index)
-        else:
-            self.losses["flow-without-begin"] += 1
-
-    def _edge(self, first: int, second: int) -> None:
-        if self.start[first] > self.start[second]:
-            first, second = second, first
-        self.flows.append((first, second))
+                self.legacy_flows.append((row, kind, flow, index))

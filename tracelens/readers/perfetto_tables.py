@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import polars as pl
 from tracelens import schema
 from tracelens.readers.perfetto_args import merged
 from tracelens.readers.perfetto_clocks import Clock, Clocks, Times
-from tracelens.readers.perfetto_events import Points, TrackEvents
+from tracelens.readers.perfetto_events import Points, TrackEvents, kind
+from tracelens.readers.perfetto_flows import edges
+from tracelens.readers.perfetto_nesting import Nested, nest
 from tracelens.readers.perfetto_others import Sample
-from tracelens.readers.perfetto_slices import INSTANT, OPEN, Slices
+from tracelens.readers.perfetto_pools import NONE, chosen, coded, numbers
+from tracelens.readers.perfetto_slices import INSTANT, OPEN, TEXT_COLUMNS, Events
 from tracelens.readers.perfetto_tracks import Tracks
 from tracelens.readers.stacks import Stacks
-
-_GPU_WORK = frozenset(schema.GPU_WORK)
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ def tables(decoded: TrackEvents, samples: list[Sample], tracks: Tracks, clocks: 
     """Convert every time, sort, and build all tables."""
     sample_clocks = np.array([sample[0] for sample in samples], np.int32)
     groups = [
-        (_numbers(decoded.events.clock, np.int32), _numbers(decoded.events.at, np.int64)),
-        (_numbers(decoded.counters.clock, np.int32), _numbers(decoded.counters.at, np.int64)),
+        (numbers(decoded.events.clock), numbers(decoded.events.at)),
+        (numbers(decoded.counters.clock), numbers(decoded.counters.at)),
         (sample_clocks, np.array([sample[1] for sample in samples], np.int64)),
     ]
     target = clocks.target(_uses(decoded.clock_keys, [clock for clock, _ in groups]))
@@ -47,15 +49,15 @@ def tables(decoded: TrackEvents, samples: list[Sample], tracks: Tracks, clocks: 
     base = min(starts, default=0)
     ends = [int(times.max()) for _, times in placed if len(times)]
     realtime = clocks.realtime(target)
-    slices = Slices(decoded.events)
-    rows, times = placed[0]
-    slices.feed(rows.tolist(), times.tolist())
-    slices.finish(max(ends, default=0))
-    losses.update(slices.losses)
-    kinds = decoded.kinds([decoded.events.category[row] for row in slices.row])
+    events = decoded.events
+    nested = nest(events, *placed[0], max(ends, default=0))
+    losses.update(nested.losses)
+    position = np.zeros(len(events.at), np.int64)
+    position[placed[0][0]] = np.arange(len(placed[0][0]))
+    kinds = _kinds(events, nested)
     frames = {
-        "slices": _slices(decoded, slices, kinds, base),
-        "flows": _flows(slices, kinds),
+        "slices": _slices(events, nested, kinds, base),
+        "flows": _flows(*edges(events, nested, position, losses), kinds),
         "counters": _counters(decoded.counters, *placed[1], base),
         **_samples(samples, *placed[2], base),
     }
@@ -64,12 +66,8 @@ def tables(decoded: TrackEvents, samples: list[Sample], tracks: Tracks, clocks: 
         base_ns=base,
         origin_unix_ns=None if realtime is None else realtime[0] + base,
         halfwidth_ns=0 if realtime is None else realtime[1],
-        overlapping_ns=slices.lost_ns,
+        overlapping_ns=nested.lost_ns,
     )
-
-
-def _numbers(values: Any, dtype: Any) -> npt.NDArray[Any]:
-    return np.frombuffer(values, dtype) if len(values) else np.empty(0, dtype)
 
 
 def _uses(keys: list[Clock], groups: list[npt.NDArray[np.int32]]) -> dict[Clock, int]:
@@ -99,67 +97,78 @@ def _place(
     return rows[order], times[rows][order]
 
 
-def _slices(decoded: TrackEvents, slices: Slices, kinds: list[str], base: int) -> pl.DataFrame:
-    events, rows = decoded.events, slices.row
-    args = [events.args[row] for row in rows]
-    for index, ends in slices.merged.items():
-        for row in ends:
-            args[index] = merged(args[index], events.args[row] or b"{}")
-    phases = events.phase
-    height = len(rows)
-    parents = pl.Series(_numbers(slices.parent, np.int64))
+def _kinds(events: Events, nested: Nested) -> npt.NDArray[np.int64]:
+    """The kind of each slice, as a number of SLICE_KINDS."""
+    code = {name: number for number, name in enumerate(schema.SLICE_KINDS)}
+    known = np.array([code[kind(category)] for category in events.categories.values] + [code["other"]])
+    kinds: npt.NDArray[np.int64] = known[numbers(events.category)[nested.row]]
+    instants = numbers(events.phase)[nested.row] == INSTANT
+    kinds[instants & (kinds == code["other"])] = code["instant"]
+    return kinds
+
+
+def _slices(events: Events, nested: Nested, kinds: npt.NDArray[np.int64], base: int) -> pl.DataFrame:
+    rows = nested.row
+    names = pl.Series([*events.names.values, ""], dtype=pl.String).cast(pl.Categorical())
+    parents = nested.parent
     columns: dict[str, Any] = {
-        "slice_id": np.arange(height, dtype=np.uint32),
-        "track_id": [events.track[row] for row in rows],
-        "parent_id": pl.select(pl.when(parents != OPEN).then(parents)).to_series(),
-        "depth": _numbers(slices.depth, np.int32),
-        "start_ns": _numbers(slices.start, np.int64) - base,
-        "dur_ns": _numbers(slices.duration, np.int64),
-        "kind": [
-            "instant" if kind == "other" and phases[row] == INSTANT else kind
-            for kind, row in zip(kinds, rows, strict=True)
-        ],
-        "name": [events.name[row] or "" for row in rows],
-        "args": pl.Series(args, dtype=pl.Binary).cast(pl.String),
+        "slice_id": np.arange(len(rows), dtype=np.uint32),
+        "track_id": numbers(events.track)[rows],
+        "parent_id": coded(parents, parents != OPEN),
+        "depth": nested.depth,
+        "start_ns": nested.start - base,
+        "dur_ns": nested.duration,
+        "kind": pl.Series(schema.SLICE_KINDS, dtype=schema.SLICES.dtypes["kind"]).gather(kinds),
+        "name": names.gather(numbers(events.name)[rows] % len(names)),
+        "args": _arguments(events, nested),
     }
-    columns.update(_sparse(decoded, rows))
+    columns.update(_sparse(events, rows))
     return schema.SLICES.build(columns)
 
 
-def _sparse(decoded: TrackEvents, rows: Any) -> dict[str, list[Any]]:
+def _arguments(events: Events, nested: Nested) -> pl.Series:
+    """The arguments of each slice, those of its end merged in."""
+    args = numbers(events.args)
+    wanted = args[nested.row]
+    if nested.merged:
+        texts = events.texts.series()
+        for index, ends in nested.merged.items():
+            said = [texts[int(code)] for code in (wanted[index], *args[ends]) if code != NONE]
+            wanted[index] = events.texts.add(reduce(merged, (each.encode() for each in said)))
+    return chosen(events.texts.series(), wanted)
+
+
+def _sparse(events: Events, rows: npt.NDArray[np.int64]) -> dict[str, pl.Series]:
     """Columns that few slices have, only if some slice has them."""
-    events = decoded.events
-    columns: dict[str, list[Any]] = {}
-    if events.place:
-        places = [events.place.get(row, (None, None)) for row in rows]
-        columns["file"] = [file or None for file, _ in places]
-        columns["line"] = [line if line and line < 2**31 else None for _, line in places]
-    for name in ("correlation", "bytes", "request", "module"):
-        wanted = str if name in ("request", "module") else int
-        values = {row: found[name] for row, found in events.extra.items() if type(found.get(name)) is wanted}
-        if wanted is int:
-            values = {row: value for row, value in values.items() if -(2**63) <= value < 2**63}
-        if values:
-            columns[name] = [values.get(row) for row in rows]
+    height = len(events.at)
+    columns = {name: column.gather(rows, height) for name, column in events.columns.items() if column.rows}
+    words = pl.Series(events.words.values, dtype=pl.String)
+    for name in TEXT_COLUMNS:
+        if name in columns:
+            columns[name] = words.gather(columns[name])
+    if events.place.rows:
+        places = events.place.gather(rows, height)
+        files = [file or None for file, _ in events.places.values]
+        lines = [line if 0 < line < 2**31 else None for _, line in events.places.values]
+        columns["file"] = pl.Series(files, dtype=pl.String).gather(places)
+        columns["line"] = pl.Series(lines, dtype=pl.Int32).gather(places)
     return columns
 
 
-def _flows(slices: Slices, kinds: list[str]) -> pl.DataFrame:
+def _flows(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], kinds: npt.NDArray[np.int64]) -> pl.DataFrame:
+    work = np.array([kind in schema.GPU_WORK for kind in schema.SLICE_KINDS])
+    edge_kinds = pl.Series(["async", "launch"], dtype=schema.FLOWS.dtypes["kind"])
     return schema.FLOWS.build(
-        {
-            "from_id": [first for first, _ in slices.flows],
-            "to_id": [second for _, second in slices.flows],
-            "kind": ["launch" if kinds[second] in _GPU_WORK else "async" for _, second in slices.flows],
-        }
+        {"from_id": first, "to_id": second, "kind": edge_kinds.gather(work[kinds[second]].astype(np.uint32))}
     )
 
 
 def _counters(points: Points, rows: npt.NDArray[np.int64], times: Times, base: int) -> pl.DataFrame:
     return schema.COUNTERS.build(
         {
-            "track_id": _numbers(points.track, np.int32)[rows],
+            "track_id": numbers(points.track)[rows],
             "at_ns": times - base,
-            "value": _numbers(points.value, np.float64)[rows],
+            "value": numbers(points.value)[rows],
         }
     )
 

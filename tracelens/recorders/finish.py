@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from tracelens.capture import Manifest, Note, Process, Source, file_sha256
-from tracelens.recorders import gil, torch
+from tracelens.recorders import device, events, gil, measurements, torch, triton
 from tracelens.recorders.align import Alignment
 from tracelens.recorders.pyspy import Spy
+from tracelens.recorders.watch import Watcher
 
 PYTHON_SETTINGS = (
     "PYTHON_GIL", "PYTHONASYNCIODEBUG", "PYTHONDEVMODE", "PYTHONFAULTHANDLER", "PYTHONHASHSEED", "PYTHONMALLOC",
@@ -48,15 +49,11 @@ def draft(command: Sequence[str]) -> Manifest:
 
 
 def finish(
-    folder: Path,
-    manifest: Manifest,
-    wanted: Collection[str],
-    sidecars: Mapping[int, dict[str, Any]],
-    spies: Mapping[int, Spy],
-    notes: Sequence[Note],
+    folder: Path, manifest: Manifest, wanted: Collection[str], watcher: Watcher, results: Sequence[Path]
 ) -> Manifest:
-    """The final manifest of `folder`; packs the traces on the way."""
-    manifest.notes = list(notes)
+    """The final manifest of `folder`; packs the traces on the way, and copies in the measurement files `results`."""
+    sidecars, spies = watcher.sidecars, watcher.spies
+    manifest.notes = list(watcher.notes)
     manifest.processes = [_process(pid, sidecar) for pid, sidecar in sorted(sidecars.items())]
     manifest.sources = []
     for process in manifest.processes:
@@ -66,6 +63,9 @@ def finish(
         if facts := _dict(sidecar, "torch"):
             manifest.environment |= {"torch": facts.get("version")} | {k: facts.get(k) for k in ("cuda", "triton")}
             manifest.device = _dict(facts, "device") or manifest.device
+    read, manifest.roofs = device.merged(sidecars.values())
+    manifest.device |= read
+    manifest.sources += _shared_sources(folder, results, manifest.notes)
     ranks = sorted({process.rank for process in manifest.processes if process.rank is not None})
     manifest.ranks_present = ranks or None
     manifest.ranks_expected = max((p.world_size or 0 for p in manifest.processes), default=0) or None
@@ -123,10 +123,22 @@ def _sources(
     return [*found, source]
 
 
-def _source(path: Path, kind: str, pid: int, clock: tuple[int, int] | None) -> Source:
+def _shared_sources(folder: Path, results: Sequence[Path], notes: list[Note]) -> list[Source]:
+    """What lies in the capture and belongs to no one process: kernels, the program's events and measurements."""
+    found = [_source(path, "triton", None, None) for path in triton.artifacts(folder)]
+    for path in sorted(folder.glob("events.*.pftrace")):
+        pid = path.name.split(".")[1]
+        known = int(pid) if pid.isdecimal() else None
+        found.append(_source(path, "perfetto", known, (0, events.ALIGN_HALFWIDTH_NS)))
+    files, failed = measurements.collect(folder, results)
+    notes += [Note(code="measurements-not-copied", says=each) for each in failed]
+    return found + [_source(path, "measurements", None, None) for path in files]
+
+
+def _source(path: Path, kind: str, pid: int | None, clock: tuple[int, int] | None) -> Source:
     offset_ns, halfwidth_ns = clock if clock is not None else (None, None)
     return Source(
-        path=path.name,
+        path=path.name if kind != "triton" else f"{triton.FOLDER}/{path.name}",
         kind=kind,
         pid=pid,
         sha256=file_sha256(path),

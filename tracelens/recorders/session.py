@@ -14,8 +14,9 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from tracelens import events
 from tracelens.capture import Note, write_manifest
-from tracelens.recorders import pyspy
+from tracelens.recorders import measurements, pyspy
 from tracelens.recorders.finish import draft, finish
 from tracelens.recorders.inside import Presence
 from tracelens.recorders.inside.kineto import torch_state
@@ -48,8 +49,14 @@ def recording(
         watcher.notes.append(pyspy.missing())
     if "torch" in sources and "torch" not in recorded:
         watcher.notes.append(Note(code="no-torch", says="torch was not imported: no torch trace"))
-    presence = Presence(str(write_settings(root, control, recorded, cuda_grace_s=0.0)))
+    settings = write_settings(root, control, recorded, cuda_grace_s=0.0)
+    presence = Presence(str(settings))
     presence.start()
+    if "events" in recorded:
+        events.start(str(root), str(settings))
+    before = os.environ.get(measurements.VARIABLE)
+    if "measurements" in recorded:
+        os.environ[measurements.VARIABLE] = str(root.resolve() / measurements.FILE)
     try:
         patience = time.monotonic() + START_PATIENCE_S
         while _state(presence) not in ("recording", "done", "failed") and time.monotonic() < patience:
@@ -58,8 +65,14 @@ def recording(
         yield root
     finally:
         presence.stop()
+        if "events" in recorded:
+            events.stop()
+        if before is None:
+            os.environ.pop(measurements.VARIABLE, None)
+        else:
+            os.environ[measurements.VARIABLE] = before
         watcher.finish()
-        finish(root, manifest, recorded, watcher.sidecars, watcher.spies, watcher.notes)
+        finish(root, manifest, recorded, watcher, ())
         write_manifest(root, manifest)
         shutil.rmtree(control, ignore_errors=True)
 

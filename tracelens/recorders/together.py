@@ -20,11 +20,19 @@ from typing import NamedTuple
 
 from tracelens.capture import Manifest, Note, is_capture, write_manifest
 from tracelens.errors import TracelensError
-from tracelens.recorders import gil, pyspy, torch
+from tracelens.recorders import device, events, gil, measurements, pyspy, torch, triton
 from tracelens.recorders.finish import draft, finish
 from tracelens.recorders.watch import Watcher
 
-RECORDERS = (torch.RECORDER, pyspy.RECORDER, gil.RECORDER)
+RECORDERS = (
+    torch.RECORDER,
+    pyspy.RECORDER,
+    gil.RECORDER,
+    triton.RECORDER,
+    device.RECORDER,
+    events.RECORDER,
+    measurements.RECORDER,
+)
 SOURCES = tuple(recorder.name for recorder in RECORDERS)
 CONTROL = ".control"
 """Name of the private subfolder; removed at the end."""
@@ -51,15 +59,18 @@ def record(
     seconds: float = 3.0,
     delay: float = 0.5,
     force: bool = False,
+    results: Sequence[Path] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Recording:
     """Run `command` and record all its Python processes.
 
     `folder` defaults to `STEM-YYYYmmdd-HHMMSS.capture` here. The window opens `delay` s after torch was imported (see
-    `watch`) and lasts `seconds`; 0 means until the command ends. `force` replaces an existing capture. `say` gets one
-    line of narration at a time. Raises TracelensError before anything runs; afterwards trouble becomes notes.
+    `watch`) and lasts `seconds`; 0 means until the command ends. `force` replaces an existing capture. `results` are
+    measurement files to copy in at the end. `say` gets one line of narration at a time. Raises TracelensError before
+    anything runs; afterwards trouble becomes notes.
     """
     _check(command, sources, seconds, delay)
+    measurements.check(results)
     folder = folder if folder is not None else default_folder(command)
     prepare_folder(folder, force)
     manifest = draft(command)
@@ -71,7 +82,7 @@ def record(
     if "pyspy" in sources and program is None:
         watcher.notes.append(pyspy.missing())
     try:
-        child = subprocess.Popen(list(command), env=environment(settings))
+        child = subprocess.Popen(list(command), env=environment(settings, sources))
     except OSError as error:
         shutil.rmtree(folder)
         hint = "the command after -- must be a program on PATH"
@@ -84,7 +95,7 @@ def record(
         elif code:
             watcher.notes.append(Note(code="command-failed", says=f"the command ended with {code}"))
         try:
-            finish(folder, manifest, sources, watcher.sidecars, watcher.spies, watcher.notes)
+            finish(folder, manifest, sources, watcher, results)
             write_manifest(folder, manifest)
         except OSError as error:
             raise TracelensError(
@@ -143,12 +154,20 @@ def write_settings(folder: Path, control: Path, sources: Collection[str], cuda_g
     return path
 
 
-def environment(settings: Path) -> dict[str, str]:
-    """The command's environment: ours, with the bootstrap first on PYTHONPATH."""
+def environment(settings: Path, sources: Collection[str]) -> dict[str, str]:
+    """The command's environment: ours, with the bootstrap first on PYTHONPATH and the sources' own variables."""
     bootstrap = str(Path(__file__).parent / "bootstrap")
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([bootstrap, before]) if before else bootstrap
-    return os.environ | {"PYTHONPATH": path, "TRACELENS_RECORD": str(settings)}
+    return os.environ | {"PYTHONPATH": path, "TRACELENS_RECORD": str(settings)} | own_variables(settings, sources)
+
+
+def own_variables(settings: Path, sources: Collection[str]) -> dict[str, str]:
+    """What a program that takes part in its recording is told: where events and measurements go."""
+    made = events.variables() if "events" in sources else {}
+    if "measurements" in sources:
+        made[measurements.VARIABLE] = str(settings.parent.parent / measurements.FILE)
+    return made
 
 
 def check_sources(sources: Collection[str]) -> None:

@@ -13,7 +13,8 @@ import sys
 import threading
 from time import monotonic_ns, time_ns
 
-from . import beacons, facts, kineto
+from . import beacons, device, facts, kineto
+from .artifacts import Artifacts
 from .probe import Probe
 
 TYPE_CHECKING = False
@@ -39,6 +40,7 @@ class Agent:
         self._control = str(self.settings["control"])
         self._sources = set(self.settings["sources"])
         self._wants_torch = "torch" in self._sources
+        self._artifacts = Artifacts(os.path.join(self._folder, "triton")) if "triton" in self._sources else None
         self._pid = os.getpid()
         self._torch_since_ns: int | None = None
         self._sidecar: dict[str, Any] = {"state": "new", "threads": [], "anchors": [], "errors": []}
@@ -67,6 +69,7 @@ class Agent:
         while not self._stopping.is_set():
             if not os.path.isdir(self._control):
                 return  # the recording is over; this process outlives it
+            self._watch_triton()
             state = self._readiness()
             if state != self._sidecar["state"] and (not recorded or state == "ready"):
                 # "ready" after a window without torch: a later import earns a full one, which replaces it.
@@ -80,6 +83,7 @@ class Agent:
                 recorded = True
             self._stopping.wait(POLL_S)
         if not recorded:
+            self._sweep_triton()
             self._say("done")
 
     def _readiness(self) -> str:
@@ -113,6 +117,9 @@ class Agent:
             self._sidecar["beacons"] = seen + beacons.burst(range(half, beacons.BEACONS))
             facts.allow_tracing(0)
         self._sidecar["anchors"].append(facts.anchor())
+        if "device" in self._sources:
+            self._guard("device", self._read_device)
+        self._sweep_triton()
         self._say("closed")
         if profiler is not None:
             self._guard("torch export", lambda: profiler.export(self._path(f"torch.{self._pid}.json")))
@@ -139,6 +146,7 @@ class Agent:
             end_ns = start_ns + length_ns if length_ns else None
             while not self._over(end_ns):
                 profiler = profiler or self._start_torch(probe)
+                self._watch_triton()
                 left_s = WATCH_S if end_ns is None else (end_ns - monotonic_ns()) / 1e9
                 self._stopping.wait(min(WATCH_S, max(0.0, left_s)))
             self._sidecar["window"]["end_unix_ns"] = time_ns()
@@ -173,6 +181,19 @@ class Agent:
         if probe is not None:
             probe.unhook()
         return profiler
+
+    def _watch_triton(self) -> None:
+        if self._artifacts is not None and not self._artifacts.installed:
+            self._guard("triton", self._artifacts.look)
+            if self._artifacts.error is not None:
+                self._sidecar["errors"].append(self._artifacts.error)
+
+    def _sweep_triton(self) -> None:
+        if self._artifacts is not None:
+            self._guard("triton", self._artifacts.sweep)
+
+    def _read_device(self) -> None:
+        self._sidecar["device"], self._sidecar["roofs"] = device.facts()
 
     def _guard(self, what: str, act: Callable[[], object]) -> bool:
         """Do it; a failure becomes a line in the sidecar and costs only this source."""
