@@ -94,11 +94,16 @@ def read_json(source: Source, health: Health, *, kineto: bool) -> Trace:
 
 
 def engine(steps: pl.DataFrame, slices: pl.DataFrame) -> str | None:
-    """The serving engine by the files of its Python frames, else by its step annotations; None if neither says."""
+    """The serving engine by the files of its Python frames; without frames, by its step annotations; else None.
+
+    Other programs borrow an engine's annotations, so frames that name no engine outweigh them.
+    """
     files = slices["file"].drop_nulls().unique().to_list()
     for name, mark in _ENGINES:
         if any(mark in file for file in files):
             return name
+    if files:
+        return None
     said = [kineto_steps.parse(text) for text in steps["source"].drop_nulls().unique(maintain_order=True)]
     return next((step.engine for step in said if step and step.engine), None)
 

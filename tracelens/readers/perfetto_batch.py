@@ -19,7 +19,7 @@ from tracelens.readers.perfetto_lookups import Lookup, Marks
 from tracelens.readers.perfetto_pools import NONE, Pool, append
 from tracelens.readers.perfetto_sequence import Sequence
 from tracelens.readers.perfetto_slices import BEGIN, END, INSTANT, NUMBER_COLUMNS
-from tracelens.readers.perfetto_texts import Others, objects, quoted, repeated, written
+from tracelens.readers.perfetto_texts import Others, head, objects, quoted, repeated, written
 from tracelens.readers.perfetto_walk import (
     ARGUMENT_AT, ARGUMENT_KIND, ARGUMENT_NAME, ARGUMENT_SIZE, ARGUMENT_VALUE, AT, CATEGORY, CATEGORY_SIZE,
     CATEGORY_TEXT, CLOCK, DOUBLE, FLAGS, HAS_TRACK, INT, INTERNED, INTERNED_SIZE, NAME, NAME_SIZE, NAME_TEXT, OTHER,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PHASES = np.array([NONE, BEGIN, END, INSTANT, NONE])
 _CATEGORY = "category"
 FIXED = OTHER
-"""An argument whose value is a code of `_State.fixed`, as it is."""
+"""Kind of an argument whose value is a place in `_Batch._fixed`."""
 
 
 class _Names:
@@ -43,7 +43,7 @@ class _Names:
         self.names = Lookup(events.names.code)
         self.categories = Lookup(lambda text: events.categories.code(text) if text else NONE)
         self.places = Lookup(events.places.code)
-        self.argument_names = Lookup(lambda text: batches.heads.code(quoted(text) + ":"))
+        self.argument_names = Lookup(lambda text: batches.heads.code(head(text)))
         self.argument_texts = Lookup(lambda text: batches.texts.code(quoted(text)))
 
     def each(self, sequence: Sequence) -> tuple[tuple[Lookup, dict[int, Any]], ...]:
@@ -63,19 +63,16 @@ class Batches:
         self._decoder = decoder
         self._intern = intern
         self.events = decoder.track_events.events
-        self.others = Others(parse)
         self.heads: Pool[str] = Pool()
+        self.others = Others(parse, self.heads)
         self.texts: Pool[str] = Pool()
-        self.fixed: Pool[str] = Pool()
-        self._own, self._category, *self._numbers = (
-            self.heads.code(quoted(name) + ":") for name in (OWN, _CATEGORY, *NUMBER_COLUMNS)
-        )
+        self.own, self.category, *self.numbers = map(self.heads.code, map(head, (OWN, _CATEGORY, *NUMBER_COLUMNS)))
         self._names: dict[int, _Names] = {}
-        self._number = 0
+        self.number = 0
 
     def take(self, data: bytes, walked: Walked, first: int, last: int) -> Ints | None:
         """Take packets [first, last), all plain. If some cannot be taken here, says which, and has taken none."""
-        self._number += 1
+        self.number += 1
         batch = _Batch(self, data, walked, first, last)
         sequences = batch.sequences()
         marks = [len(table) for sequence in sequences for table in sequence.tables()]
@@ -122,6 +119,8 @@ class _Batch:
         self._uuid = self._packets[TRACK].copy()
         self._clocks: list[tuple[int, Clock, Ints]] = []
         self._running: list[tuple[Clock, int]] = []
+        self._fixed: list[str] = []
+        """Values as JSON, as they are."""
         self._columns: list[tuple[int, dict[str, Any]]] = []
         self._counter = self._packets[TYPE] == TYPE_COUNTER
 
@@ -204,27 +203,29 @@ class _Batch:
         self.bad[rows[texts[codes == NONE]]] = True
         args[ARGUMENT_VALUE, texts] = codes
         others = own[args[ARGUMENT_KIND, own] == OTHER]
-        heads, fixed = self._all.heads, self._all.fixed
-        made_names: list[int] = []
-        made_values: list[int] = []
-        for row, at, size in zip(
-            rows[others].tolist(), args[ARGUMENT_AT, others].tolist(), args[ARGUMENT_SIZE, others].tolist(), strict=True
-        ):
-            content = self._data[at : at + size]
+        self._sequence_others(sequence, names, others)
+
+    def _sequence_others(self, sequence: Sequence, names: _Names, mine: Ints) -> None:
+        """Names and values of arguments that have no number."""
+        args = self._arguments
+        rows = args[ROW, mine]
+        distinct, inverse = np.unique(args[ARGUMENT_VALUE, mine], return_inverse=True)
+        heads, since = np.full(len(distinct), NONE), np.zeros(len(distinct), np.int64)
+        first = len(self._fixed)
+        for place, number in enumerate(distinct.tolist()):
             read = self._all.others.read(
-                content, sequence, self._all._number, names.argument_names, names.argument_texts
+                number, sequence, self._all.number, names.argument_names, names.argument_texts
             )
-            if read is None or (read.batch == self._all._number and row < read.since):
-                self.bad[row] = True
-                made_names.append(NONE)
-                made_values.append(NONE)
+            self._fixed.append("" if read is None else read.json)
+            if read is None:
                 continue
-            made_names.append(heads.code(quoted(read.name) + ":"))
-            made_values.append(fixed.code(read.json))
-            if made_names[-1] == self._all._own and isinstance(read.value, dict):
-                self._columns.append((row, read.value))
-        args[ARGUMENT_NAME, others] = made_names
-        args[ARGUMENT_VALUE, others] = made_values
+            heads[place] = read.head
+            since[place] = read.since if read.batch == self._all.number else 0
+            if read.own is not None:
+                self._columns += [(row, read.own) for row in rows[inverse == place].tolist()]
+        args[ARGUMENT_NAME, mine] = heads[inverse]
+        args[ARGUMENT_VALUE, mine] = inverse + first
+        self.bad[rows[(heads[inverse] == NONE) | (rows < since[inverse])]] = True
 
     def _clock(self, sequence: Sequence, mine: Ints) -> None:
         """Readings of each clock; deltas add up."""
@@ -324,7 +325,7 @@ class _Batch:
         rows, names, kinds, values = args[ROW], args[ARGUMENT_NAME], args[ARGUMENT_KIND], args[ARGUMENT_VALUE]
         kept = ~self._counter[rows]
         rows, names, kinds, values = rows[kept], names[kept], kinds[kept], values[kept]
-        for column, code in zip(NUMBER_COLUMNS, self._all._numbers, strict=True):
+        for column, code in zip(NUMBER_COLUMNS, self._all.numbers, strict=True):
             said = (names == code) & ((kinds == INT) | ((kinds == UINT) & (values >= 0)))
             overruled = [row for row, found in self._columns if column in found]
             said &= ~np.isin(rows, overruled)
@@ -332,22 +333,23 @@ class _Batch:
         for row, found in self._columns:
             if not self._counter[row]:
                 events.take_columns(int(place[row]), found)
-        mine = names != self._all._own
+        mine = names != self._all.own
         rows, names, kinds, values = rows[mine], names[mine], kinds[mine], values[mine]
         lacking = self._unnamed(rows, names)
         if len(lacking):
-            codes = [self._all.fixed.code(quoted(events.categories.values[code])) for code in self._category[lacking]]
+            codes = len(self._fixed) + np.arange(len(lacking))
+            self._fixed += [quoted(events.categories.values[code]) for code in self._category[lacking].tolist()]
             rows = np.concatenate([rows, lacking])
             order = np.argsort(rows, kind="stable")
             rows = rows[order]
-            names = np.concatenate([names, np.full(len(lacking), self._all._category)])[order]
+            names = np.concatenate([names, np.full(len(lacking), self._all.category)])[order]
             kinds = np.concatenate([kinds, np.full(len(lacking), FIXED)])[order]
-            values = np.concatenate([values, np.array(codes)])[order]
+            values = np.concatenate([values, codes])[order]
         codes = np.full(self._count, NONE)
         if len(rows):
             counts = np.bincount(rows, minlength=self._count)
             having = np.flatnonzero(counts)
-            made = objects(counts[having], names, self._all.heads, written(kinds, values, self._all.texts, self._all.fixed))
+            made = objects(counts[having], names, self._all.heads, written(kinds, values, self._all.texts, self._fixed))
             codes[having] = events.texts.extend(made) + np.arange(len(having))
         return codes
 
@@ -356,6 +358,6 @@ class _Batch:
         categories = self._all.events.categories.values
         odd = np.array([*(unnamed(each) for each in categories), False])
         wanted: Bools = odd[self._category] & (self._packets[TYPE] != 2) & ~self._counter
-        wanted[rows[names == self._all._category]] = False
+        wanted[rows[names == self._all.category]] = False
         return np.flatnonzero(wanted)
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from tracelens.readers.perfetto_batch import Batches
 from tracelens.readers.perfetto_packets import Block, Chain, chain
+from tracelens.readers.perfetto_pools import NONE
 from tracelens.readers.perfetto_walk import (
-    ARGUMENT_AT, ARGUMENT_KIND, ARGUMENT_SIZE, OTHER, PADDING, ROW, Bytes, Ints, Walked, walk,
+    ARGUMENT_AT, ARGUMENT_KIND, ARGUMENT_SIZE, ARGUMENT_VALUE, OTHER, PADDING, ROW, Bytes, Ints, Walked, walk,
 )  # fmt: skip
 
 Walk: TypeAlias = Callable[[Bytes, Ints, Ints], Walked]
@@ -66,7 +67,7 @@ def single_runs(block: Block, batches: Batches, walker: Walk) -> Iterator[tuple[
     low = int(block.starts[0])
     data = block.data[low : int(block.ends[-1])]
     walked = walker(np.frombuffer(data + bytes(PADDING), np.uint8), block.starts - low, block.ends - low)
-    _only_readable(data, walked, batches)
+    _number_others(data, walked, batches)
     yield from _runs(data, walked, batches, 0, count, np.flatnonzero(~walked.plain), 0)
 
 
@@ -89,13 +90,10 @@ def _runs(
         yield waiting, last
 
 
-def _only_readable(data: bytes, walked: Walked, batches: Batches) -> None:
-    """Packets with an argument that is none are damaged: not plain."""
+def _number_others(data: bytes, walked: Walked, batches: Batches) -> None:
+    """Number the arguments that have no number; packets with one that is no argument are damaged, and so not plain."""
     args = walked.arguments
     others = np.flatnonzero(args[ARGUMENT_KIND] == OTHER)
-    readable = batches.others.readable
-    for row, at, size in zip(
-        args[ROW, others].tolist(), args[ARGUMENT_AT, others].tolist(), args[ARGUMENT_SIZE, others].tolist(), strict=True
-    ):
-        if not readable(data[at : at + size]):
-            walked.plain[row] = False
+    ids = batches.others.ids(data, args[ARGUMENT_AT, others], args[ARGUMENT_SIZE, others])
+    args[ARGUMENT_VALUE, others] = ids
+    walked.plain[args[ROW, others[ids == NONE]]] = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import zlib
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -80,26 +79,32 @@ class Block:
 
 
 Chain: TypeAlias = Callable[[bytes, int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]]
-"""(data, place) → starts and ends of the whole packets from there, and the place of what is none."""
+"""(data, place) → starts and ends of whole packets one after another from there, and the place where that ends: at
+something that is no packet, is cut, or has a length of more than two bytes."""
 
 
 def chain(data: bytes, at: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
-    """Python's `Chain`."""
-    size = len(data)
-    starts, ends = array("q"), array("q")
-    while at + 1 < size and data[at] == PACKET:
-        length, start = data[at + 1], at + 2
-        if length > 0x7F:
-            found = varint(data, at + 1)
-            if found is None or found[0] > MAX_PACKET:
-                break
-            length, start = found
-        if start + length > size:
-            break
-        at = start + length
-        starts.append(start)
-        ends.append(at)
-    return np.array(starts, np.int64), np.array(ends, np.int64), at
+    """`Chain` in Python: where each packet would end, were it one, is computed at once, and then only followed."""
+    whole = np.frombuffer(data, np.uint8)[at:]
+    heads = np.flatnonzero(whole == PACKET)
+    length = whole[np.minimum(heads + 1, len(whole) - 1)].astype(np.int64)
+    second = whole[np.minimum(heads + 2, len(whole) - 1)].astype(np.int64)
+    long = length > 0x7F
+    length = np.where(long, length & 0x7F | second << 7, length)
+    starts = heads + 2 + long
+    ends = starts + length
+    short = (heads + 2 + long <= len(whole)) & (ends <= len(whole)) & ~(long & (second > 0x7F))
+    number = np.full(len(whole) + 1, len(heads), np.int32)
+    number[heads] = np.arange(len(heads), dtype=np.int32)
+    following = np.where(short, number[np.where(short, ends, 0)], -1).tolist()
+    following.append(-1)
+    found: list[int] = []
+    place = int(number[0])
+    while following[place] >= 0:
+        found.append(place)
+        place = following[place]
+    ends = ends[found]
+    return starts[found] + at, ends + at, int(ends[-1]) + at if found else at
 
 
 def split(pieces: Iterable[bytes], damage: Damage, follow: Chain = chain) -> Iterator[Block]:
@@ -116,7 +121,11 @@ def split(pieces: Iterable[bytes], damage: Damage, follow: Chain = chain) -> Ite
                 end = _skip(data, at) if at < len(data) else None
                 if end is None or end > len(data):
                     break
-                damage.foreign += 1
+                if data[at] == PACKET:
+                    size, start = varint(data, at + 1) or (0, end)
+                    yield Block(data, np.array([start]), np.array([start + size]))
+                else:
+                    damage.foreign += 1
                 at = end
         except ValueError:
             damage.broken += 1

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.readers.perfetto_args import arguments
+from tracelens.readers.perfetto_events import COLUMNS
 from tracelens.readers.perfetto_lookups import Lookup
-from tracelens.readers.perfetto_pools import Pool, series
+from tracelens.readers.perfetto_pools import NONE, Pool, series
 from tracelens.readers.perfetto_sequence import Sequence
 from tracelens.readers.perfetto_walk import BOOL, FLOAT, INT, TEXT, UINT
 
@@ -31,13 +32,21 @@ def quoted(text: str) -> str:
     return _encode(text).decode()
 
 
+def head(name: str) -> str:
+    """An argument's name, as it stands before its value."""
+    return quoted(name) + ":"
+
+
 @dataclass
 class Read:
-    """One argument as a sequence knows it: valid from packet `since` of batch `batch` on, and in all later batches."""
+    """One argument as a sequence knows it: valid from packet `since` of batch `batch` on, and in all later batches.
 
-    name: str
-    value: Any
+    `own` is its value if the argument holds columns of our own writer.
+    """
+
+    head: int
     json: str
+    own: dict[str, Any] | None
     batch: int
     since: int
 
@@ -67,54 +76,66 @@ class _Asker:
 class Others:
     """Arguments that have no number: parsed once per distinct bytes, and read once per sequence and generation."""
 
-    def __init__(self, parse: Callable[[bytes], Any]) -> None:
+    def __init__(self, parse: Callable[[bytes], Any], heads: Pool[str]) -> None:
         self._parse = parse
-        self._messages: dict[bytes, Any] = {}
-        self._read: dict[int, tuple[dict[int, str], dict[bytes, Read]]] = {}
+        self._heads = heads
+        self._ids: dict[bytes, int] = {}
+        self._messages: list[Any] = []
+        self._read: dict[int, tuple[dict[int, str], dict[int, Read]]] = {}
         """By sequence: its generation, and what was read in it."""
 
-    def readable(self, content: bytes) -> bool:
-        """Whether these bytes are an argument."""
-        return self._message(content) is not None
+    def ids(self, data: bytes, starts: Ints, sizes: Ints) -> Ints:
+        """A number for each argument's bytes, NONE where they are no argument. Older numbers may lose their meaning."""
+        if len(self._ids) >= MAX_KNOWN:
+            self._ids.clear()
+            self._messages.clear()
+            self._read.clear()
+        ids, get = self._ids, self._ids.get
+        made: list[int] = []
+        for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True):
+            content = data[start:end]
+            found = get(content)
+            if found is None:
+                message = self._parse(content)
+                found = ids[content] = NONE if message is None else len(self._messages)
+                if message is not None:
+                    self._messages.append(message)
+            made.append(found)
+        return np.array(made, np.int64)
 
-    def read(self, content: bytes, sequence: Sequence, batch: int, names: Lookup, texts: Lookup) -> Read | None:
+    def read(self, number: int, sequence: Sequence, batch: int, names: Lookup, texts: Lookup) -> Read | None:
         """The argument; None if it needs a name that is missing, or if only `json` could write it."""
         generation, known = self._read.get(sequence.sequence_id, (None, {}))
-        if generation is not sequence.argument_names or len(known) >= MAX_KNOWN:
+        if generation is not sequence.argument_names:
             known = {}
             self._read[sequence.sequence_id] = sequence.argument_names, known
-        found = known.get(content)
+        found = known.get(number)
         if found is None:
-            found = self._made(content, sequence, batch, names, texts)
+            found = self._made(self._messages[number], sequence, batch, names, texts)
             if found is not None:
-                known[content] = found
+                known[number] = found
         return found
 
     def forget(self) -> None:
         """Forget what was read: a sequence's names have changed otherwise than by growing."""
         self._read.clear()
 
-    def _message(self, content: bytes) -> Any:
-        if content not in self._messages:
-            if len(self._messages) >= MAX_KNOWN:
-                self._messages.clear()
-            self._messages[content] = self._parse(content)
-        return self._messages[content]
-
-    def _made(self, content: bytes, sequence: Sequence, batch: int, names: Lookup, texts: Lookup) -> Read | None:
+    def _made(self, message: Any, sequence: Sequence, batch: int, names: Lookup, texts: Lookup) -> Read | None:
         asker: Any = _Asker(sequence)
-        ((name, value),) = arguments([self._message(content)], asker).items()
+        ((name, value),) = arguments([message], asker).items()
         if asker.argument_names.missing or asker.argument_texts.missing:
             return None
         since = max(names.since(asker.argument_names.iids), texts.since(asker.argument_texts.iids))
         try:
-            return Read(name, value, _encode(value).decode(), batch, since)
+            json = _encode(value).decode()
         except (TypeError, ValueError, OverflowError):
             return None
+        own = value if name == COLUMNS and isinstance(value, dict) else None
+        return Read(self._heads.code(head(name)), json, own, batch, since)
 
 
-def written(kinds: Ints, values: Ints, texts: Pool[str], fixed: Pool[str]) -> pl.Series:
-    """Each value as JSON: by its kind a number's bits, a code of `texts` (quoted), or of `fixed` (as it is)."""
+def written(kinds: Ints, values: Ints, texts: Pool[str], fixed: list[str]) -> pl.Series:
+    """Each value as JSON: by its kind a number's bits, a code of `texts` (quoted), or a place in `fixed` (as it is)."""
     parts: list[pl.Series] = []
     places: list[Ints] = []
     for kind in np.flatnonzero(np.bincount(kinds)).tolist():
@@ -128,7 +149,7 @@ def written(kinds: Ints, values: Ints, texts: Pool[str], fixed: Pool[str]) -> pl
     return pl.concat(parts).gather(order)
 
 
-def _column(kind: int, values: Ints, texts: Pool[str], fixed: Pool[str]) -> pl.Series:
+def _column(kind: int, values: Ints, texts: Pool[str], fixed: list[str]) -> pl.Series:
     if kind == BOOL:
         return pl.Series(["false", "true"]).gather((values != 0).astype(np.uint32))
     if kind == INT:
@@ -137,7 +158,7 @@ def _column(kind: int, values: Ints, texts: Pool[str], fixed: Pool[str]) -> pl.S
         return pl.Series(values.view(np.uint64)).cast(pl.String)
     if kind == FLOAT:
         return pl.Series(_encode(values.view(np.float64).tolist())[1:-1].decode().split(","))
-    return series(texts if kind == TEXT else fixed).gather(values)
+    return (series(texts) if kind == TEXT else pl.Series(fixed, dtype=pl.String)).gather(values)
 
 
 def objects(counts: Ints, names: Ints, heads: Pool[str], values: pl.Series) -> pl.Series:

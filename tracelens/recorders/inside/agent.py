@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 WATCH_S = 0.1
-"""How often an open window looks whether it is told to end."""
+"""How often an open window looks whether it is told to end, and a closed one whether Triton was imported."""
 
 
 class Agent:
@@ -79,6 +79,7 @@ class Agent:
             if grant is not None:
                 tried_torch = self._window(grant)
                 if tried_torch or not self._wants_torch:
+                    self._await_triton()
                     return
                 recorded = True
             self._stopping.wait(POLL_S)
@@ -187,6 +188,13 @@ class Agent:
             self._guard("triton", self._artifacts.look)
             if self._artifacts.error is not None:
                 self._sidecar["errors"].append(self._artifacts.error)
+
+    def _await_triton(self) -> None:
+        """After the window: kernels are wanted of the whole run, also if Triton is imported only now."""
+        while self._artifacts is not None and not self._artifacts.installed and os.path.isdir(self._control):
+            if self._stopping.wait(WATCH_S):
+                return
+            self._watch_triton()
 
     def _sweep_triton(self) -> None:
         if self._artifacts is not None:
