@@ -160,3 +160,8 @@ def test_a_manifest_too_large_to_be_one_is_refused(tmp_path):
         file.truncate((16 << 20) + 1)
     with pytest.raises(TracelensError, match="larger"):
         read_manifest(tmp_path)
+
+
+def test_a_folder_with_another_programs_manifest_is_no_capture(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"records": []}')
+    assert not is_capture(tmp_path)

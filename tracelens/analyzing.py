@@ -83,7 +83,7 @@ def judge(trace: Trace, detector: Detector, config: Config) -> tuple[RuleStatus,
                 need=abstained.need,
                 number=abstained.number,
                 threshold=abstained.threshold,
-                unlock=rule.needs[0].record,
+                unlock=abstained.unlock or rule.needs[0].record,
             ),
             [],
         )

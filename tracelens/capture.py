@@ -18,6 +18,9 @@ from tracelens.errors import TracelensError
 SCHEMA = "tracelens.capture/1"
 """Within a major version there are only additions; readers ignore fields that they don't know."""
 MANIFEST = "manifest.json"
+SCHEMA_MARK = b"tracelens.capture/"
+HEAD_BYTES = 4096
+"""The schema is the manifest's first field: this much of it tells."""
 MAX_MANIFEST_BYTES = 16 << 20
 """A manifest is about 2 kB a process: 16 MiB is thousands of ranks, and anything larger is not a manifest."""
 
@@ -117,8 +120,12 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 
 def is_capture(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` is a folder with a manifest in it (which may still be damaged)."""
-    return (Path(path) / MANIFEST).is_file()
+    """Whether `path` is a folder with our manifest in it (which may still be damaged); others have manifests too."""
+    try:
+        with open(Path(path) / MANIFEST, "rb") as file:
+            return SCHEMA_MARK in file.read(HEAD_BYTES)
+    except OSError:
+        return False
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -127,9 +127,10 @@ def _check_overlap(part: Part, other: Part) -> None:
     """Refuse two timed sources whose recordings do not overlap: they are different profiling sessions."""
     mine, theirs = _span(part.trace), _span(other.trace)
     if mine and theirs and (mine[1] < theirs[0] or theirs[1] < mine[0]):
-        apart = max(mine[0], theirs[0]) - min(mine[1], theirs[1])
+        apart_ns = max(mine[0], theirs[0]) - min(mine[1], theirs[1])
+        apart = f"{apart_ns / 1e9:.1f} s" if apart_ns >= 50_000_000 else f"{apart_ns / 1e6:.3f} ms"
         raise TracelensError(
-            f"{part.name} and {other.name} were recorded at different times ({apart / 1e9:.1f} s apart)",
+            f"{part.name} and {other.name} were recorded at different times ({apart} apart)",
             "different profiling sessions are never put on one clock: analyse them one by one",
         )
 

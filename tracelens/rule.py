@@ -5,6 +5,7 @@ Knows no root cause. A rule sees a Trace, never a file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -50,6 +51,10 @@ class Rule:
     manual: str
     options: Mapping[str, Option] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Z]{3}[0-9]{3}", self.code):
+            raise ValueError(f"rule code {self.code!r}: three capital letters and three digits, please")
+
     @property
     def family(self) -> str:
         """The three letters of the code."""
@@ -81,17 +86,24 @@ class Abstain(Exception):
     """Raised by a detector that has its evidence and still cannot know.
 
     `number` is the figure that was too low or high and `threshold` what it would have to be, `need` the evidence that
-    would settle it.
+    would settle it, `unlock` the command that gives it (else the rule's first need's).
     """
 
     def __init__(
-        self, why: str, *, need: str | None = None, number: float | None = None, threshold: float | None = None
+        self,
+        why: str,
+        *,
+        need: str | None = None,
+        number: float | None = None,
+        threshold: float | None = None,
+        unlock: str | None = None,
     ) -> None:
         super().__init__(why)
         self.why = why
         self.need = need
         self.number = number
         self.threshold = threshold
+        self.unlock = unlock
 
 
 @dataclass(frozen=True)

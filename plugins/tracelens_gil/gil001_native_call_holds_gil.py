@@ -1,11 +1,14 @@
 """A native call waits or computes while it holds the GIL, and another Python thread is starved.
 
 What it sees
-    A native callable (C, C++, pybind11), called often or long, inside which no other Python thread of its process ever
-    ran, although it had work. Three grades of evidence. *observed*: the GIL probe (a thread that wakes every
-    millisecond) never woke inside the calls and waited for the GIL, not for a core. *inferred*: samples of the GIL's
-    owner (py-spy --gil) agree with the call, or with the silence of its thread. *suspected*: Python stacks alone show
-    the exclusion, and other native calls of the same recording do let threads run.
+    A native callable (C, C++, pybind11), called often or long, inside which no other Python thread of its process
+    ran, or next to none, although it had work. A call through ctypes leaves no row and cannot be named: then the rule
+    says how long the probe waited without an explanation.
+
+    Three grades of evidence. *observed*: the GIL probe (a thread that wakes every millisecond) never woke inside the
+    calls and waited for the GIL, not for a core. *inferred*: samples of the GIL's owner (py-spy --gil) agree with the
+    call, or with the silence of its thread. *suspected*: Python stacks alone show the exclusion, and other native calls
+    of the same recording do let threads run.
 
 Why it costs
     One thread at a time runs Python. While a native call keeps the lock, every other thread of the process stands
@@ -35,6 +38,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from tracelens import intervals
 from tracelens.rule import Abstain, Abstained, Judgement, Need, Option, Options, Rule, detector
 from tracelens.trace import Trace
 from tracelens_gil import exclusion, owner_samples, places, probe, python_rows
@@ -59,6 +65,10 @@ MIN_WAITED = 0.3
 """Net GIL wait of the probe inside the calls as a share of them: held 0.39–0.86, released 0.003."""
 MIN_PROBE_RATE = 0.3
 """Probe ticks a ms outside the calls; healthy 0.8–1.0. Below, something else starves the probe."""
+MIN_UNEXPLAINED = 0.05
+"""Share of wall that the probe waited at times no row explains; healthy processes wait under 1 % in all."""
+SILENT_NS = 2_000_000
+"""Python that computes for 2 ms without calling anything is rare; a longer silence is no evidence of Python."""
 MIN_CONTROL = 10
 """Events inside other native calls that show the recording would reveal a release."""
 MIN_SAMPLES = 20
@@ -98,7 +108,7 @@ def detect(trace: Trace, options: Options) -> Iterator[Judgement]:
     """One finding for each native callable that holds the GIL and starves a thread, whatever number of processes."""
     probes = probe.probes(trace)
     by_process: dict[int, list[Thread]] = {}
-    for thread in python_rows.threads(trace):
+    for thread in trace.derived(python_rows.threads):
         by_process.setdefault(thread.process_id, []).append(thread)
     holds: dict[tuple[str, str | None], list[Hold]] = {}
     findings: list[Judgement] = []
@@ -133,6 +143,9 @@ def _judge_process(
     if len(others) < 2 and prober is None:
         yield Abstained(where, "only one thread left Python rows, so nobody can witness who held the GIL")
         return
+    if not others:
+        yield Abstained(where, "no thread of the program left Python rows")
+        return
     wall = min(int(thread.start[0]) for thread in others), max(int(thread.end.max()) for thread in others)
     if prober is not None:
         wall = max(wall[0], int(prober.at[0])), min(wall[1], int(prober.at[-1]))
@@ -147,6 +160,34 @@ def _judge_process(
             and not calls.callee.is_python_work
         ):
             yield from _judge_calls(calls, others, groups, prober, wall)
+    if prober is not None:
+        yield from _unexplained(where, prober, others, groups, wall)
+
+
+def _unexplained(
+    where: str, prober: Probe, threads: list[Thread], groups: list[Calls], wall: tuple[int, int]
+) -> Iterator[Abstained]:
+    """Say so if the probe waited for the GIL at times that neither native calls nor Python rows of the trace cover.
+
+    A call through ctypes leaves no row: its time looks like a silent stretch of its Python caller.
+    """
+    start, end = intervals.complement(_active(threads, groups), *wall)
+    waited_ns = prober.waited(start, end)
+    share = waited_ns / max(wall[1] - wall[0], 1)
+    if share >= MIN_UNEXPLAINED:
+        yield Abstained(
+            where,
+            f"the probe waited for the GIL {share:.0%} of wall while no recorded call or Python code ran: a call that "
+            "leaves no row (ctypes) or a loop without calls may hold it",
+        )
+
+
+def _active(threads: list[Thread], groups: list[Calls]) -> intervals.IntervalSet:
+    """Times that recorded rows explain: native calls, and Python within SILENT_NS of a row's start or end."""
+    events = np.concatenate([thread.events for thread in threads])
+    starts = np.concatenate([events - SILENT_NS, *(calls.start for calls in groups if not calls.callee.waits)])
+    ends = np.concatenate([events + SILENT_NS, *(calls.end for calls in groups if not calls.callee.waits)])
+    return intervals.union(starts, ends)
 
 
 def _judge_calls(
@@ -200,7 +241,7 @@ def _judge_samples(trace: Trace, with_stacks: set[int], options: Options) -> lis
     if not lines:
         if trace.samples.height and not with_stacks and not trace.samples["gil"].any():
             why = "the sampling profile does not say that it was recorded with --gil (pass --pyspy-gil if it was)"
-            return [Abstained("samples", why)]
+            raise Abstain(f"samples: {why}", need="samples.gil", unlock="tracelens analyze TRACE SAMPLES --pyspy-gil")
         return None
     answers: list[Judgement] = []
     for track_id in dict.fromkeys(line.track_id for line in lines if line.thread_share >= MIN_THREAD_SHARE):

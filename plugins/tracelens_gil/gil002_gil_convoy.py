@@ -95,7 +95,7 @@ def detect(trace: Trace, options: Options) -> Iterator[Judgement]:
     """One finding for each Python function that computes while others wait, whatever number of processes."""
     probes = probe.probes(trace)
     by_process: dict[int, list[Thread]] = {}
-    for thread in python_rows.threads(trace):
+    for thread in trace.derived(python_rows.threads):
         by_process.setdefault(thread.process_id, []).append(thread)
     convoys: dict[str, list[Convoy]] = {}
     reasons: list[Abstained] = []

@@ -201,6 +201,23 @@ class TestEdges:
         _, findings = judge(synthetic(name=name), rule, Config())
         assert findings == []
 
+    def test_a_hold_that_left_no_row_is_told_and_not_named(self, rule):
+        trace = synthetic()
+        seen = trace.slices.filter(~pl.col("name").cast(pl.String).str.contains("wait_for_peer|step"))
+        idle = trace.slices.filter(pl.col("name").cast(pl.String).str.contains("step")).head(1)
+        recv = pl.col("name").cast(pl.String).str.contains("recv") & (pl.col("dur_ns") > MS)
+        rows = pl.concat([seen.filter(~recv), idle])
+        status, findings = judge(replace(trace, slices=rows), rule, Config())
+        assert findings == []
+        assert "no recorded call or Python code ran" in status.why
+
+    def test_a_process_whose_only_rows_are_the_recorders_is_no_crash(self, rule):
+        trace = synthetic()
+        facts = Facts(gil=trace.facts.gil, recorder_threads=((9, 9), (9, 10)))
+        status, findings = judge(replace(trace, facts=facts), rule, Config())
+        assert (status.status, findings) == ("abstained", [])
+        assert "no thread of the program" in status.why
+
     def test_without_probe_or_control_it_abstains(self, rule):
         trace = synthetic(ticks=False)
         only = trace.slices.filter(pl.col("name").cast(pl.String).str.contains("wait_for_peer|step"))

@@ -111,9 +111,11 @@ def marked(report: Report, baseline: Report | None) -> Report:
 
 
 def exit_code(report: Report, fail_on: FailOn) -> int:
-    """1 if a finding that is not known is at or above `fail_on`, else 0."""
+    """1 if a finding that is not known is at or above `fail_on`; 2 if a rule crashed and so vouches for nothing."""
     if fail_on == "never":
         return 0
+    if any(rule.status == "failed" for rule in report.rules):
+        return 2
     counted = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     return int(any(finding.severity in counted and not finding.known for finding in report.findings))
 
