@@ -51,7 +51,7 @@ def analyze(trace: Trace, plugins: Plugins, config: Config) -> Report:
         plugins=tuple(PluginInfo(**vars(plugin)) for plugin in plugins.loaded),
         rules=tuple(statuses),
         findings=tuple(findings),
-        next=_next_steps(statuses, findings),
+        next=_next_steps(statuses, findings, _fitting(trace, (detector.rule for detector in detectors))),
     )
     digest = hashlib.sha256(msgspec.json.encode(report, order="deterministic")).hexdigest()[:16]
     return msgspec.structs.replace(report, analysis_id=digest)
@@ -106,8 +106,16 @@ def _status(rule: Rule, status: str, **details: object) -> RuleStatus:
     return msgspec.convert({"code": rule.code, "name": rule.name, "status": status, **details}, RuleStatus)
 
 
-def _next_steps(statuses: Iterable[RuleStatus], findings: Iterable[Finding]) -> tuple[Next, ...]:
-    """Experiments for findings first, then recordings that would unlock rules, one entry a command."""
+def _fitting(trace: Trace, rules: Iterable[Rule]) -> set[str]:
+    """Codes of the rules that another recording of the same program may unlock: without a GPU, none about kernels."""
+    no_gpu = bool(trace.slices.height) and not trace.facts.devices and "slices:kernel" not in trace.evidence()
+    return {
+        rule.code for rule in rules if not (no_gpu and all("slices:kernel" in need.evidence for need in rule.needs))
+    }
+
+
+def _next_steps(statuses: Iterable[RuleStatus], findings: Iterable[Finding], fitting: set[str]) -> tuple[Next, ...]:
+    """Experiments for findings first, then recordings that would unlock the `fitting` rules, one entry a command."""
     steps = [
         Next(
             kind="experiment",
@@ -119,9 +127,15 @@ def _next_steps(statuses: Iterable[RuleStatus], findings: Iterable[Finding]) -> 
     ]
     recordings: dict[str, list[RuleStatus]] = {}
     for status in statuses:
-        if status.status in ("skipped", "abstained") and status.unlock:
+        if status.code in fitting and status.status in ("skipped", "abstained") and status.unlock:
             recordings.setdefault(status.unlock, []).append(status)
-    for command, unlocked in sorted(recordings.items(), key=lambda item: (-len(item[1]), item[0])):
+
+    def value(item: tuple[str, list[RuleStatus]]) -> tuple[int, int, str]:
+        """What abstained had its evidence: it comes before what merely lacks some; then what unlocks most."""
+        command, unlocked = item
+        return -sum(status.status == "abstained" for status in unlocked), -len(unlocked), command
+
+    for command, unlocked in sorted(recordings.items(), key=value):
         codes = tuple(status.code for status in unlocked)
         steps.append(Next(kind="record", command=command, why=unlocked[0].why or "", unlocks=codes))
     return tuple(steps)

@@ -84,6 +84,11 @@ def _is_fp32(args: dict[str, Any]) -> bool | None:
     return any(kind in _FLOAT for kind in tensors) if tensors else None
 
 
+def _more(kernels: int) -> str:
+    """How many kernels besides the one that is named."""
+    return f" and {kernels - 1} more kernel{'s' if kernels > 2 else ''}" if kernels > 1 else ""
+
+
 def _finding(trace: Trace, rows: pl.DataFrame, total: int) -> Finding:
     by_kernel = (
         rows.group_by("name", maintain_order=True)
@@ -99,7 +104,7 @@ def _finding(trace: Trace, rows: pl.DataFrame, total: int) -> Finding:
     return Finding(
         rule=RULE.code,
         name=RULE.name,
-        message=f"{op or 'an unnamed op'} runs on TF32 tensor cores ({_short(kernel)}), launches: {rows.height}",
+        message=f"{op or 'an unnamed op'} runs on TF32 tensor cores ({_short(kernel)}{_more(by_kernel.height)}), launches: {rows.height}",
         severity="warning" if observed else "info",
         confidence="observed" if observed else "inferred",
         where=Locality(

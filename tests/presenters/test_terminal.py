@@ -99,7 +99,7 @@ def test_without_findings_the_screen_has_at_most_30_lines(words, width):
 def test_the_crowded_screen_keeps_every_section_and_counts_what_it_leaves_out():
     shown = rendered(crowded("word " * 60))
     assert len(shown.splitlines()) == 30
-    for label in ("recorded", "holds", "steps", "bottleneck", "not observed", "time", "attributed", "health",
+    for label in ("recorded", "holds", "host steps", "bottleneck", "not observed", "time", "attributed", "health",
                   "findings", "rules", "next"):  # fmt: skip
         assert f"\n{label} " in shown
     assert "4,320" not in shown

@@ -154,6 +154,26 @@ async def test_enter_gives_the_details_the_screen_and_escape_goes_back(size):
         assert app.focused.cursor_row == 1
 
 
+async def test_tab_stays_in_details_that_have_the_screen():
+    app = app_of(reports.report())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        await pilot.press("enter", "tab", "tab")
+        assert app.focused.id == "page-evidence"
+        await pilot.press("escape")
+        assert app.focused.id == "findings-table"
+
+
+async def test_home_and_end_walk_the_list_and_never_scroll_it_sideways():
+    app = app_of(reports.report())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        await pilot.press("end")
+        assert (app.focused.cursor_row, app.focused.scroll_x) == (1, 0)
+        await pilot.press("home")
+        assert app.focused.cursor_row == 0
+
+
 async def test_long_pages_scroll():
     app = app_of(reports.report())
     async with app.run_test(size=(80, 24)) as pilot:

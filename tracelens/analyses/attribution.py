@@ -17,12 +17,16 @@ from tracelens.schema import GPU_WORK
 from tracelens.trace import Trace
 
 
+LAUNCHERS = r"(?:^|/)(?:triton/(?:runtime|backends)|torch/(?:_ops|_inductor|nn/modules/module))[/.]"
+"""Frames that only pass a launch on: the line that a reader wants is above them."""
+
+
 def nearest(trace: Trace, *kinds: str, with_file: bool = False) -> pl.Series:
     """For each slice, in table order: the id of the nearest slice of these kinds that it is or lies in, else null."""
     slices = trace.slices
     wanted = slices["kind"].is_in(list(kinds))
     if with_file:
-        wanted = wanted & slices["file"].is_not_null()
+        wanted = wanted & slices["file"].is_not_null() & ~slices["file"].str.contains(LAUNCHERS).fill_null(False)
     parent = trace.derived(_parent_rows)
     good = wanted.to_numpy()
     current = np.arange(slices.height)

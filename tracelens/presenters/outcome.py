@@ -38,7 +38,7 @@ def rules_line(report: Report, width: int, hint: str = "") -> list[Line]:
 
 def next_lines(report: Report, width: int, room: int) -> list[Line]:
     """What to record or try next, the what unlocks most first: as many as fit into `room` lines, at least one."""
-    ranked = sorted(enumerate(report.next), key=lambda item: (item[1].kind != "record", -len(item[1].unlocks), item[0]))
+    ranked = sorted(enumerate(report.next), key=lambda item: (item[1].kind != "record", item[0]))
     out: list[Line] = []
     for _, step in ranked[:MAX_NEXT]:
         unlocks = f" → {listed(step.unlocks, 4)}" if step.unlocks and step.kind == "record" else ""

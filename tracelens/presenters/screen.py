@@ -30,12 +30,16 @@ from tracelens.presenters.text import (
 
 MAX_PHASES = 3
 MAX_FAMILIES = 5
+MIN_STEPS = 20
+"""Fewer steps than this have no 99th percentile worth the name."""
 MAX_UNSEEN = 4
 MIN_OUTSIDE = 0.05
 """Share of the recording outside the GPU window that is worth a line."""
 MAX_LINES = 30
 """Of the whole screen without findings; the caps above leave two lines of it for the next steps, at the least."""
 BAR = 12
+CHANGES_ONLY = "pyspy.changes-only"
+"""Health code of a format that writes a sample only where the stack changed."""
 
 
 def first_screen(report: Report, width: int) -> list[Line]:
@@ -146,14 +150,14 @@ def _steps(report: Report, width: int) -> list[Line]:
         parts = [
             f"{step.phase} {step.count:,} ×"
             + (f" {duration(wall['p50'])}" if "p50" in wall else "")
-            + (f" (p99 {duration(wall['p99'])})" if "p99" in wall and step.count > 1 else ""),
+            + (f" (p99 {duration(wall['p99'])})" if "p99" in wall and step.count >= MIN_STEPS else ""),
             count(step.requests, "request") if step.requests is not None else "",
             count(step.tokens, "token") if step.tokens is not None else "",
             count(step.kv_tokens, "KV token") if step.kv_tokens is not None else "",
             f"GPU busy {duration(step.gpu_busy_ns)}" if step.gpu_busy_ns is not None else "",
             count(step.launches, "launch", "launches") if step.launches is not None else "",
         ]
-        out += field("" if out else "steps", fitting(parts, width - LABEL), width, 1, at=LABEL)
+        out += field("" if out else "host steps", fitting(parts, width - LABEL), width, 1, at=LABEL)
     if len(shown) > MAX_PHASES:
         rest = sum(step.count for step in shown[MAX_PHASES:])
         out += field("", f"{rest:,} in {len(shown) - MAX_PHASES} more phases", width, 1, at=LABEL)
@@ -223,7 +227,9 @@ def _time(report: Report, width: int) -> list[Line]:
             (f.name, f.self_samples, f"{f.self_samples:,} · {os.path.basename(f.file or 'no file')}") for f in functions
         ]
         whole = max(summary.samples or 0, sum(value for _, value, _ in rows))
-        title = f"{whole:,} samples by innermost function"
+        changes = any(entry.code == CHANGES_ONLY for entry in report.health)
+        what = "changes of a sampled stack, not time," if changes else "samples"
+        title = f"{whole:,} {what} by innermost function"
     if not rows or not whole:
         return _fact("time", "nothing to break down: no GPU work and no samples", width, 1)
     rows.sort(key=lambda row: (-row[1], row[0]))

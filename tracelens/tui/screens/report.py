@@ -36,6 +36,8 @@ class ReportScreen(Screen[None]):
         Binding("escape", "close", "back", key_display="Esc"),
         Binding("right", "tab(1)", "tabs", key_display="← → 1-4", priority=True),
         Binding("left", "tab(-1)", "previous tab", show=False, priority=True),
+        Binding("home", "edge(False)", "first", show=False, priority=True),
+        Binding("end", "edge(True)", "last", show=False, priority=True),
         *(Binding(str(number), f"show_tab('{name}')", name, show=False) for number, name in enumerate(TABS, 1)),
     ]
 
@@ -93,12 +95,22 @@ class ReportScreen(Screen[None]):
             self.query_one(Detail).choose(self._report.findings[event.widget.cursor_row])
 
     def action_pane(self, by: int) -> None:
-        """The next or previous pane: findings, their details, unjudged rules."""
+        """The next or previous pane: findings, their details, unjudged rules. Full-screen details are the only one."""
+        if self.has_class("zoomed"):
+            self.query_one(Detail).page().focus()
+            return
         panes: list[Widget] = [*self.query("#findings-table"), self.query_one(Detail).page()]
         panes += self.query("#unjudged-table")
         panes = [pane for pane in panes if pane.focusable]
         at = panes.index(self.focused) + by if self.focused in panes else 0
         panes[at % len(panes)].focus()
+
+    def action_edge(self, last: bool) -> None:
+        """First or last row of a list, top or bottom of a page: sideways scrolling would hide the columns that matter."""
+        if isinstance(self.focused, DataTable):
+            self.focused.move_cursor(row=self.focused.row_count - 1 if last else 0)
+        elif self.focused is not None:
+            (self.focused.scroll_end if last else self.focused.scroll_home)(animate=False)
 
     def action_open(self) -> None:
         """Give the details the whole screen."""
