@@ -26,6 +26,8 @@ PYTHON_SETTINGS = (
 )  # fmt: skip
 """The only environment variables whose values are stored: they change timings, and hold no secret and no path."""
 
+SHORT = 0.5
+"""A window shorter than half of what was asked for is worth a word."""
 MOST_ERRORS = 0.05
 """Share of failed py-spy samples up to which the rest can stand for all."""
 
@@ -58,7 +60,7 @@ def finish(
     manifest.sources = []
     for process in manifest.processes:
         sidecar = sidecars[process.pid]
-        manifest.notes += _process_notes(process, sidecar, wanted)
+        manifest.notes += _process_notes(process, sidecar, wanted, watcher.seconds)
         manifest.sources += _sources(folder, process, sidecar, spies.get(process.pid), manifest.notes)
         if facts := _dict(sidecar, "torch"):
             manifest.environment |= {"torch": facts.get("version")} | {k: facts.get(k) for k in ("cuda", "triton")}
@@ -166,7 +168,7 @@ def _dict(sidecar: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _process_notes(process: Process, sidecar: Mapping[str, Any], wanted: Collection[str]) -> list[Note]:
+def _process_notes(process: Process, sidecar: Mapping[str, Any], wanted: Collection[str], seconds: float) -> list[Note]:
     notes = [Note(code="process-error", says=f"process {process.pid}: {error}") for error in process.errors]
     where = f"process {process.pid} ({process.name})"
     if process.state in ("recording", "closed"):
@@ -175,6 +177,12 @@ def _process_notes(process: Process, sidecar: Mapping[str, Any], wanted: Collect
     elif process.window is None and process.state != "failed":
         says = f"{where} ended before a window opened; record with a smaller --delay"
         notes.append(Note(code="ended-before-window", says=says))
+    lasted_s = _length_s(process)
+    if lasted_s is not None and lasted_s < SHORT * seconds:
+        says = (
+            f"{where} recorded {lasted_s * 1e3:,.1f} ms of {seconds:g} s: it ended, or a held GIL kept the recorder out"
+        )
+        notes.append(Note(code="window-short", says=says))
     facts = _dict(sidecar, "torch")
     if process.window is not None and "torch" in wanted and not facts and process.state == "done":
         notes.append(Note(code="no-torch", says=f"{where} had not imported torch: no torch trace of it"))
@@ -182,6 +190,12 @@ def _process_notes(process: Process, sidecar: Mapping[str, Any], wanted: Collect
         says = f"{where} had not initialised CUDA when the window opened: its GPU work was not recorded; raise --delay"
         notes.append(Note(code="cuda-not-initialised", says=says))
     return notes
+
+
+def _length_s(process: Process) -> float | None:
+    """Length of a closed window."""
+    window = process.window
+    return (window.end_unix_ns - window.start_unix_ns) / 1e9 if window and window.end_unix_ns is not None else None
 
 
 def _capture_notes(manifest: Manifest, wanted: Collection[str]) -> list[Note]:
