@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @hookimpl
 def readers() -> Iterable[Reader]:
     """Formats that core reads."""
-    from tracelens.readers import chrome, gil, kineto, measurements, perfetto, pyspy, speedscope, triton
+    from tracelens.readers import chrome, gil, kineto, measurements, parquet, perfetto, pyspy, speedscope, triton
 
     return [
         kineto.READER,
@@ -24,6 +24,7 @@ def readers() -> Iterable[Reader]:
         speedscope.READER,
         measurements.READER,
         perfetto.READER,
+        parquet.READER,
         *triton.READERS,
     ]
 

@@ -65,6 +65,8 @@ MIN_FORCED = 0.5
 """Share of the others' turns that came so late: hogs 0.9 and more."""
 MIN_AMID = 0.1
 """Late turns amid silent stretches against those that fit in: loops 0.3–0.46, a ctypes call that keeps the GIL 0."""
+MIN_SILENT = 3
+"""Silent stretches that nobody could enter are worth a word from here on; one or two were open when recording began."""
 MIN_SAMPLES = 20
 """GIL samples in one function before their lines say something."""
 MAX_LINE = 0.7
@@ -169,8 +171,10 @@ def _judge_stretches(
     turns = python_stretches.turns(stretches, [one.thread for one in kept], interval_ns)
     silent = stretches.silent_ns > stretches.total_ns / 2
     if silent and (turns.amid < MIN_TURNS or turns.amid < MIN_AMID * turns.possible):
-        # A native call without a row that keeps the GIL to its end, or one that was open when the recording began.
-        yield Abstained(where, "it left no rows and let nobody in until its end: a native call without a row, maybe")
+        if len(stretches.start) >= MIN_SILENT:
+            yield Abstained(
+                where, "it left no rows and let nobody in until its end: a native call without a row, maybe"
+            )
         return
     if seen is None and (turns.forced < MIN_TURNS or turns.forced < MIN_FORCED * turns.taken):
         return

@@ -90,6 +90,14 @@ def test_fail_on_decides_the_exit_code(cli, toy, flags, code):
 )
 def test_exit_codes_follow_severity_and_baseline(severity, fail_on, known, code):
     report = reports.report(findings=(reports.gil_finding(severity=severity, known=known),))
+    sound = tuple(rule for rule in report.rules if rule.status != "failed")
+    assert analyze.exit_code(msgspec.structs.replace(report, rules=sound), fail_on) == code
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("never", 0), ("error", 2), ("info", 2)])
+def test_a_rule_that_crashed_vouches_for_nothing_in_ci(fail_on, code):
+    report = reports.report(findings=())
+    assert "failed" in {rule.status for rule in report.rules}
     assert analyze.exit_code(report, fail_on) == code
 
 

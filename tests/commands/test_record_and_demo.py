@@ -34,6 +34,7 @@ def asked(monkeypatch, tmp_path):
 def test_record_passes_everything_on_and_says_where(cli, asked):
     ended = cli(
         "record", "--with", "torch, gil", "-o", "run.capture", "--seconds", "2", "--delay", "1", "--force",
+        "--no-stacks", "--measurements", "bench.json",
         "--", "python", "serve.py", "--with", "x", "-o", "y",
     )  # fmt: skip
     assert ended.code == 0
@@ -42,6 +43,7 @@ def test_record_passes_everything_on_and_says_where(cli, asked):
     assert asked["folder"] == Path("run.capture")
     options = asked["options"]
     assert (options["seconds"], options["delay"], options["force"]) == (2.0, 1.0, True)
+    assert (options["stacks"], options["results"]) == (False, [Path("bench.json")])
     assert ended.out == ""
     assert ended.err == "tracelens: recorded run.capture; next: tracelens analyze run.capture\n"
 

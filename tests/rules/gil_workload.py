@@ -1,6 +1,6 @@
 """A small program to be recorded: the main thread does one thing over and over, a worker thread moves blocks.
 
-    python gil_workload.py NAME SECONDS
+    python gil_workload.py NAME SECONDS [SWITCH_INTERVAL_S]
 
 NAME chooses what the main thread does for 4 ms at a time, then it blocks for 4 ms in a releasing wait. Only "hold",
 "spin_hold" and "ctypes_hold" (which leaves no row) keep the GIL inside a native call; "hog" and "loop_hog" keep it in
@@ -147,4 +147,6 @@ def main(name, seconds):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 3:
+        sys.setswitchinterval(float(sys.argv[3]))
     main(sys.argv[1], float(sys.argv[2]))

@@ -8,6 +8,7 @@ VERBS = {
     "view": "look at findings in the terminal user interface",
     "analyze": "judge traces and print what was found",
     "record": "run a command and record it as a capture",
+    "convert": "write a trace as one file for Perfetto, or as tables",
     "explain": "print a rule's manual, a table's columns or one finding in full",
     "rules": "list the rules",
     "doctor": "versions, recorders and plugins: what works here, and why not",

@@ -59,15 +59,16 @@ def record(
     seconds: float = 3.0,
     delay: float = 0.5,
     force: bool = False,
+    stacks: bool = True,
     results: Sequence[Path] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Recording:
     """Run `command` and record all its Python processes.
 
     `folder` defaults to `STEM-YYYYmmdd-HHMMSS.capture` here. The window opens `delay` s after torch was imported (see
-    `watch`) and lasts `seconds`; 0 means until the command ends. `force` replaces an existing capture. `results` are
-    measurement files to copy in at the end. `say` gets one line of narration at a time. Raises TracelensError before
-    anything runs; afterwards trouble becomes notes.
+    `watch`) and lasts `seconds`; 0 means until the command ends. `force` replaces an existing capture. `stacks`:
+    torch records Python functions too. `results` are measurement files to copy in at the end. `say` gets one line of
+    narration at a time. Raises TracelensError before anything runs; afterwards trouble becomes notes.
     """
     _check(command, sources, seconds, delay)
     measurements.check(results)
@@ -75,7 +76,7 @@ def record(
     prepare_folder(folder, force)
     manifest = draft(command)
     control = make_control(folder)
-    settings = write_settings(folder, control, sources)
+    settings = write_settings(folder, control, sources, stacks=stacks)
     write_manifest(folder, manifest)
     program = pyspy.binary() if "pyspy" in sources else None
     watcher = Watcher(folder, control, program, seconds, delay, say)
@@ -139,14 +140,16 @@ def make_control(folder: Path) -> Path:
     return control
 
 
-def write_settings(folder: Path, control: Path, sources: Collection[str], cuda_grace_s: float = CUDA_GRACE_S) -> Path:
+def write_settings(
+    folder: Path, control: Path, sources: Collection[str], cuda_grace_s: float = CUDA_GRACE_S, stacks: bool = True
+) -> Path:
     """Leave what a recorded process needs to know in the control folder; returns the file."""
     path = control / "settings.json"
     known = {
         "folder": str(folder.resolve()),
         "control": str(control),
         "sources": sorted(sources),
-        "with_stack": True,
+        "with_stack": stacks,
         "cuda_grace_s": cuda_grace_s,
         "tracer": os.getpid(),
     }
