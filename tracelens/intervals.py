@@ -95,7 +95,7 @@ def count_inside(times: Times, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Ti
     """For each window [start, end]: how many of the sorted `times` lie in it; empty windows count 0."""
     first = np.searchsorted(times, np.asarray(starts, dtype=np.int64), side="left")
     last = np.searchsorted(times, np.asarray(ends, dtype=np.int64), side="right")
-    return np.maximum(last - first, 0).astype(np.int64)
+    return np.asarray(np.maximum(last - first, 0), dtype=np.int64)
 
 
 def contains(intervals: IntervalSet, at: npt.ArrayLike) -> npt.NDArray[np.bool_]:

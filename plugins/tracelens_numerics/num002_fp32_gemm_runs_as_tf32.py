@@ -104,7 +104,10 @@ def _finding(trace: Trace, rows: pl.DataFrame, total: int) -> Finding:
     return Finding(
         rule=RULE.code,
         name=RULE.name,
-        message=f"{op or 'an unnamed op'} runs on TF32 tensor cores ({_short(kernel)}{_more(by_kernel.height)}), launches: {rows.height}",
+        message=(
+            f"{op or 'an unnamed op'} runs on TF32 tensor cores ({_short(kernel)}{_more(by_kernel.height)}), "
+            f"launches: {rows.height}"
+        ),
         severity="warning" if observed else "info",
         confidence="observed" if observed else "inferred",
         where=Locality(

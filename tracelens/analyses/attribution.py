@@ -16,7 +16,6 @@ from tracelens.analyses import completeness, launches
 from tracelens.schema import GPU_WORK
 from tracelens.trace import Trace
 
-
 LAUNCHERS = r"(?:^|/)(?:triton/(?:runtime|backends)|torch/(?:_ops|_inductor|nn/modules/module))[/.]"
 """Frames that only pass a launch on: the line that a reader wants is above them."""
 

@@ -106,7 +106,7 @@ class ReportScreen(Screen[None]):
         panes[at % len(panes)].focus()
 
     def action_edge(self, last: bool) -> None:
-        """First or last row of a list, top or bottom of a page: sideways scrolling would hide the columns that matter."""
+        """First or last row of a list, top or bottom of a page; scrolling a list sideways would hide its columns."""
         if isinstance(self.focused, DataTable):
             self.focused.move_cursor(row=self.focused.row_count - 1 if last else 0)
         elif self.focused is not None:
