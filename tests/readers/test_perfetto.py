@@ -8,9 +8,9 @@ import pytest
 import zstandard
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
+from tests.readers.perfetto_ways import read_all
 from tracelens.contracts import Alignment, Source
 from tracelens.errors import TracelensError
-from tracelens.health import Health
 from tracelens.readers.perfetto import READER
 
 BEGIN, END, INSTANT, COUNTER, STATE = 1, 2, 3, 4, 5
@@ -28,8 +28,13 @@ def framed(*packets):
 def read(tmp_path, *packets, content=None, alignment=None):
     path = tmp_path / "t.pftrace"
     path.write_bytes(framed(*packets) if content is None else content)
-    health = Health()
-    return READER.read(Source("t.pftrace", path, alignment), health), health
+    return read_all(Source("t.pftrace", path, alignment))
+
+
+@pytest.fixture(autouse=True)
+def batches_of_any_size(monkeypatch):
+    """Every test here runs in all ways, also with batches of one packet."""
+    monkeypatch.setattr("tracelens.readers.perfetto_fast.MIN_BATCH", 1)
 
 
 def packet(at=None, sequence=1, clock=None, flags=0, **fields):

@@ -58,7 +58,10 @@ def read(source: Source, health: Health) -> Trace:
 
 
 def read_by(way: Way | None, source: Source, health: Health) -> Trace:
-    """Read one file in one of the `WAYS`, which all give the same Trace. Raises TracelensError for text protos, compression bombs, and files without one whole packet."""
+    """Read one file in one way (`perfetto_fast`), which all give the same Trace; None for the one that suits its size.
+
+    Raises TracelensError for text protos, compression bombs, and files without one whole packet.
+    """
     stream = source.open(health)
     if _TEXT.match(stream.head()):
         raise TracelensError(

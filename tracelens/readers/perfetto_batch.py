@@ -12,30 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.readers.perfetto_clocks import Clock
-from tracelens.readers.perfetto_events import COLUMNS as OWN
-from tracelens.readers.perfetto_events import NEEDS_STATE, TYPE_COUNTER, unnamed
-from tracelens.readers.perfetto_lookups import Lookup, Marks
-from tracelens.readers.perfetto_pools import NONE, Pool, append
+from tracelens.readers.perfetto_events import COLUMNS
+from tracelens.readers.perfetto_lookups import Lookup
+from tracelens.readers.perfetto_pools import NONE, Pool
+from tracelens.readers.perfetto_rows import Batch
 from tracelens.readers.perfetto_sequence import Sequence
-from tracelens.readers.perfetto_slices import BEGIN, END, INSTANT, NUMBER_COLUMNS
-from tracelens.readers.perfetto_texts import Others, head, objects, quoted, repeated, written
-from tracelens.readers.perfetto_walk import (
-    ARGUMENT_AT, ARGUMENT_KIND, ARGUMENT_NAME, ARGUMENT_SIZE, ARGUMENT_VALUE, AT, CATEGORY, CATEGORY_SIZE,
-    CATEGORY_TEXT, CLOCK, DOUBLE, FLAGS, HAS_TRACK, INT, INTERNED, INTERNED_SIZE, NAME, NAME_SIZE, NAME_TEXT, OTHER,
-    PLACE, ROW, SEQUENCE, TEXT, TRACK, TYPE, UINT, VALUE, VALUE_KIND, Bools, Ints, Walked,
-)  # fmt: skip
+from tracelens.readers.perfetto_slices import NUMBER_COLUMNS
+from tracelens.readers.perfetto_texts import Others, head, quoted
+from tracelens.readers.perfetto_walk import Ints, Walked
 
 if TYPE_CHECKING:
     from tracelens.readers.perfetto import Decoder
 
-_PHASES = np.array([NONE, BEGIN, END, INSTANT, NONE])
-_CATEGORY = "category"
-FIXED = OTHER
-"""Kind of an argument whose value is a place in `_Batch._fixed`."""
 
-
-class _Names:
+class Names:
     """The lookups of one sequence."""
 
     def __init__(self, batches: Batches) -> None:
@@ -47,6 +37,7 @@ class _Names:
         self.argument_texts = Lookup(lambda text: batches.texts.code(quoted(text)))
 
     def each(self, sequence: Sequence) -> tuple[tuple[Lookup, dict[int, Any]], ...]:
+        """Every lookup with the table that it follows."""
         return (
             (self.names, sequence.names),
             (self.categories, sequence.categories),
@@ -60,27 +51,27 @@ class Batches:
     """Takes batches for one decoder."""
 
     def __init__(self, decoder: Decoder, parse: Callable[[bytes], Any], intern: Callable[[bytes], Any]) -> None:
-        self._decoder = decoder
-        self._intern = intern
+        self.decoder = decoder
+        self.parse_interned = intern
         self.events = decoder.track_events.events
         self.heads: Pool[str] = Pool()
         self.others = Others(parse, self.heads)
         self.texts: Pool[str] = Pool()
-        self.own, self.category, *self.numbers = map(self.heads.code, map(head, (OWN, _CATEGORY, *NUMBER_COLUMNS)))
-        self._names: dict[int, _Names] = {}
+        self.own, self.category, *self.numbers = map(self.heads.code, map(head, (COLUMNS, "category", *NUMBER_COLUMNS)))
+        self._names: dict[int, Names] = {}
         self.number = 0
 
     def take(self, data: bytes, walked: Walked, first: int, last: int) -> Ints | None:
         """Take packets [first, last), all plain. If some cannot be taken here, says which, and has taken none."""
         self.number += 1
-        batch = _Batch(self, data, walked, first, last)
+        batch = Batch(self, data, walked, first, last)
         sequences = batch.sequences()
         marks = [len(table) for sequence in sequences for table in sequence.tables()]
         batch.resolve(sequences)
         if not batch.bad.any():
             batch.commit()
             return None
-        for (table, mark) in zip((t for s in sequences for t in s.tables()), marks, strict=True):
+        for table, mark in zip((t for s in sequences for t in s.tables()), marks, strict=True):
             while len(table) > mark:
                 table.popitem()
         for sequence in sequences:
@@ -89,275 +80,9 @@ class Batches:
         self.others.forget()
         return np.flatnonzero(batch.bad) + first
 
-    def names(self, sequence: Sequence) -> _Names:
+    def names(self, sequence: Sequence) -> Names:
         """The lookups of a sequence."""
         found = self._names.get(sequence.sequence_id)
         if found is None:
-            found = self._names[sequence.sequence_id] = _Names(self)
+            found = self._names[sequence.sequence_id] = Names(self)
         return found
-
-
-class _Batch:
-    """One batch on its way: first everything is resolved, then, if nothing was bad, written."""
-
-    def __init__(self, batches: Batches, data: bytes, walked: Walked, first: int, last: int) -> None:
-        self._all = batches
-        self._decoder = batches._decoder
-        self._data = data
-        self._packets = walked.packets[:, first:last]
-        self._count = last - first
-        self.bad = np.zeros(self._count, bool)
-        low, high = np.searchsorted(walked.arguments[ROW], (first, last))
-        self._arguments = walked.arguments[:, low:high].copy()
-        self._arguments[ROW] -= first
-        low, high = np.searchsorted(walked.flow_row, (first, last))
-        self._flows = walked.flow_row[low:high] - first, walked.flow_id[low:high], walked.flow_ends[low:high]
-        self._name = np.full(self._count, NONE)
-        self._category = np.full(self._count, NONE)
-        self._place = np.full(self._count, NONE)
-        self._at = self._packets[AT].copy()
-        self._uuid = self._packets[TRACK].copy()
-        self._clocks: list[tuple[int, Clock, Ints]] = []
-        self._running: list[tuple[Clock, int]] = []
-        self._fixed: list[str] = []
-        """Values as JSON, as they are."""
-        self._columns: list[tuple[int, dict[str, Any]]] = []
-        self._counter = self._packets[TYPE] == TYPE_COUNTER
-
-    def sequences(self) -> list[Sequence]:
-        """The sequences of the batch, in order of their first packet."""
-        ids = self._packets[SEQUENCE]
-        if (ids[1:] == ids[:-1]).all():
-            self._mine = [np.arange(self._count)]
-            return [self._decoder.sequence(int(ids[0]))]
-        distinct, first = np.unique(ids, return_index=True)
-        ordered = distinct[np.argsort(first)].tolist()
-        self._mine = [np.flatnonzero(ids == each) for each in ordered]
-        return [self._decoder.sequence(each) for each in ordered]
-
-    def resolve(self, sequences: list[Sequence]) -> None:
-        """Find names, tracks and clocks; whatever is not found makes its packet bad."""
-        for sequence, mine in zip(sequences, self._mine, strict=True):
-            self._sequence(sequence, mine)
-        self._inline(NAME_TEXT, NAME_SIZE, self._name, self._all.events.names)
-        self._inline(CATEGORY_TEXT, CATEGORY_SIZE, self._category, self._all.events.categories)
-        self._counters()
-        rows = self._arguments[ROW]
-        self.bad[rows[repeated(rows, self._arguments[ARGUMENT_NAME])]] = True
-
-    def _sequence(self, sequence: Sequence, mine: Ints) -> None:
-        packets = self._packets
-        if not sequence.valid:
-            self.bad[mine[(packets[FLAGS][mine] & NEEDS_STATE != 0) | (packets[INTERNED_SIZE][mine] >= 0)]] = True
-            if self.bad.any():
-                # Reading these packets one by one may change what the others are.
-                return
-        self._clock(sequence, mine)
-        implied = mine[packets[HAS_TRACK][mine] == 0]
-        if len(implied):
-            track = sequence.track or 0
-            self._uuid[implied] = np.array([track], np.uint64).view(np.int64)[0]
-            self.bad[implied] = track == 0
-        names = self._all.names(sequence)
-        marks: dict[int, Marks] = {each: [] for each in range(5)}
-        tables = names.each(sequence)
-        for number, (_, table) in enumerate(tables):
-            marks[number].append((0, len(table)))
-        for row in mine[packets[INTERNED_SIZE][mine] >= 0].tolist():
-            at, size = packets[INTERNED, row], packets[INTERNED_SIZE, row]
-            data = self._all._intern(self._data[at : at + size])
-            if data is None:
-                self.bad[row] = True
-                continue
-            sequence.intern(data)
-            for number, (_, table) in enumerate(tables):
-                marks[number].append((row, len(table)))
-        for number, (lookup, table) in enumerate(tables):
-            lookup.follow(table, marks[number])
-        for column, lookup, found in (
-            (NAME, names.names, self._name),
-            (CATEGORY, names.categories, self._category),
-            (PLACE, names.places, self._place),
-        ):
-            asking = mine[packets[column][mine] > (NONE if column == CATEGORY else 0)]
-            found[asking] = lookup.codes(packets[column][asking], asking)
-            self.bad[asking[found[asking] == NONE]] = True
-        self._sequence_arguments(sequence, names, mine)
-
-    def _sequence_arguments(self, sequence: Sequence, names: _Names, mine: Ints) -> None:
-        """Names and texts of arguments, as codes."""
-        args = self._arguments
-        rows = args[ROW]
-        if len(mine) == self._count:
-            own = np.arange(args.shape[1])
-        else:
-            belongs = np.zeros(self._count, bool)
-            belongs[mine] = True
-            own = np.flatnonzero(belongs[rows])
-        plain = own[args[ARGUMENT_KIND, own] != OTHER]
-        codes = names.argument_names.codes(args[ARGUMENT_NAME, plain], rows[plain])
-        self.bad[rows[plain[codes == NONE]]] = True
-        args[ARGUMENT_NAME, plain] = codes
-        texts = own[args[ARGUMENT_KIND, own] == TEXT]
-        codes = names.argument_texts.codes(args[ARGUMENT_VALUE, texts], rows[texts])
-        self.bad[rows[texts[codes == NONE]]] = True
-        args[ARGUMENT_VALUE, texts] = codes
-        others = own[args[ARGUMENT_KIND, own] == OTHER]
-        self._sequence_others(sequence, names, others)
-
-    def _sequence_others(self, sequence: Sequence, names: _Names, mine: Ints) -> None:
-        """Names and values of arguments that have no number."""
-        args = self._arguments
-        rows = args[ROW, mine]
-        distinct, inverse = np.unique(args[ARGUMENT_VALUE, mine], return_inverse=True)
-        heads, since = np.full(len(distinct), NONE), np.zeros(len(distinct), np.int64)
-        first = len(self._fixed)
-        for place, number in enumerate(distinct.tolist()):
-            read = self._all.others.read(
-                number, sequence, self._all.number, names.argument_names, names.argument_texts
-            )
-            self._fixed.append("" if read is None else read.json)
-            if read is None:
-                continue
-            heads[place] = read.head
-            since[place] = read.since if read.batch == self._all.number else 0
-            if read.own is not None:
-                self._columns += [(row, read.own) for row in rows[inverse == place].tolist()]
-        args[ARGUMENT_NAME, mine] = heads[inverse]
-        args[ARGUMENT_VALUE, mine] = inverse + first
-        self.bad[rows[(heads[inverse] == NONE) | (rows < since[inverse])]] = True
-
-    def _clock(self, sequence: Sequence, mine: Ints) -> None:
-        """Readings of each clock; deltas add up."""
-        clocks = self._decoder.clocks
-        number = self._packets[CLOCK][mine]
-        number = np.where(number == 0, sequence.clock, number)
-        distinct = np.unique(number[:1]) if (number == number[0]).all() else np.unique(number)
-        for each in distinct.tolist():
-            rows = mine[number == each]
-            found = clocks.readings(sequence.sequence_id, each, self._at[rows])
-            if found is None:
-                self.bad[rows] = True
-                continue
-            clock, self._at[rows], running = found
-            self._clocks.append((int(rows[0]), clock, rows))
-            if running is not None:
-                self._running.append((clock, running))
-
-    def _inline(self, at: int, size: int, found: Ints, pool: Pool[str]) -> None:
-        """Names that stand in the event itself."""
-        packets, data = self._packets, self._data
-        rows = np.flatnonzero(packets[size] >= 0)
-        starts = packets[at, rows]
-        codes = [
-            pool.code(data[start:end].decode(errors="replace"))
-            for start, end in zip(starts.tolist(), (starts + packets[size, rows]).tolist(), strict=True)
-        ]
-        found[rows] = codes
-
-    def _counters(self) -> None:
-        rows = np.flatnonzero(self._counter)
-        described = self._decoder.tracks.described
-        for uuid in np.unique(self._uuid[rows]).view(np.uint64).tolist():
-            known = described.get(uuid)
-            if known is None or known.kind != "counter" or known.incremental:
-                self.bad[rows[self._uuid[rows].view(np.uint64) == uuid]] = True
-        kinds, values = self._packets[VALUE_KIND, rows], self._packets[VALUE, rows]
-        finite = (kinds != DOUBLE) | np.isfinite(values.view(np.float64))
-        self.bad[rows[(kinds == 0) | ~finite]] = True
-
-    def commit(self) -> None:
-        """Write all rows."""
-        self._decoder.packets += self._count
-        clock = np.empty(self._count, np.int32)
-        for _, key, rows in sorted(self._clocks, key=lambda each: each[0]):
-            clock[rows] = self._decoder.track_events.clock_index(key)
-        self._decoder.clocks.resume(self._running)
-        track = self._tracks()
-        self._write_counters(clock, track)
-        events = self._all.events
-        slices = np.flatnonzero(~self._counter)
-        first = len(events.at)
-        place = np.cumsum(~self._counter) - 1 + first
-        append(events.clock, clock[slices])
-        append(events.at, self._at[slices])
-        append(events.phase, _PHASES[self._packets[TYPE, slices]])
-        append(events.track, track[slices])
-        append(events.name, self._name[slices])
-        append(events.category, self._category[slices])
-        append(events.args, self._texts(place)[slices])
-        rows = np.flatnonzero((self._place != NONE) & ~self._counter)
-        events.place.extend(place[rows], self._place[rows])
-        rows, flows, ends = self._flows
-        kept = ~self._counter[rows]
-        append(events.flow_row, place[rows[kept]])
-        append(events.flow_id, flows[kept])
-        append(events.flow_ends, ends[kept])
-
-    def _tracks(self) -> Ints:
-        """The track of each row, numbered in order of first use."""
-        uuid = self._uuid
-        heads = np.flatnonzero(np.concatenate([[True], uuid[1:] != uuid[:-1]]))
-        distinct, first, inverse = np.unique(uuid[heads], return_index=True, return_inverse=True)
-        ids = np.empty(len(distinct), np.int64)
-        order = np.argsort(first)
-        ids[order] = [self._decoder.tracks.track(each) for each in distinct[order].view(np.uint64).tolist()]
-        return np.repeat(ids[inverse], np.diff(np.append(heads, len(uuid))))
-
-    def _write_counters(self, clock: Any, track: Ints) -> None:
-        rows = np.flatnonzero(self._counter)
-        if not len(rows):
-            return
-        distinct, inverse = np.unique(self._uuid[rows], return_inverse=True)
-        described = self._decoder.tracks.described
-        scale = np.array([described[each].scale for each in distinct.view(np.uint64).tolist()])[inverse]
-        bits = self._packets[VALUE, rows]
-        value = np.where(self._packets[VALUE_KIND, rows] == DOUBLE, bits.view(np.float64), bits.astype(np.float64))
-        points = self._decoder.track_events.counters
-        append(points.clock, clock[rows])
-        append(points.at, self._at[rows])
-        append(points.track, track[rows])
-        append(points.value, value * scale)
-
-    def _texts(self, place: Ints) -> Ints:
-        """The number of each row's arguments; the columns that stand among them are written too."""
-        events, args = self._all.events, self._arguments
-        rows, names, kinds, values = args[ROW], args[ARGUMENT_NAME], args[ARGUMENT_KIND], args[ARGUMENT_VALUE]
-        kept = ~self._counter[rows]
-        rows, names, kinds, values = rows[kept], names[kept], kinds[kept], values[kept]
-        for column, code in zip(NUMBER_COLUMNS, self._all.numbers, strict=True):
-            said = (names == code) & ((kinds == INT) | ((kinds == UINT) & (values >= 0)))
-            overruled = [row for row, found in self._columns if column in found]
-            said &= ~np.isin(rows, overruled)
-            events.columns[column].extend(place[rows[said]], values[said])
-        for row, found in self._columns:
-            if not self._counter[row]:
-                events.take_columns(int(place[row]), found)
-        mine = names != self._all.own
-        rows, names, kinds, values = rows[mine], names[mine], kinds[mine], values[mine]
-        lacking = self._unnamed(rows, names)
-        if len(lacking):
-            codes = len(self._fixed) + np.arange(len(lacking))
-            self._fixed += [quoted(events.categories.values[code]) for code in self._category[lacking].tolist()]
-            rows = np.concatenate([rows, lacking])
-            order = np.argsort(rows, kind="stable")
-            rows = rows[order]
-            names = np.concatenate([names, np.full(len(lacking), self._all.category)])[order]
-            kinds = np.concatenate([kinds, np.full(len(lacking), FIXED)])[order]
-            values = np.concatenate([values, codes])[order]
-        codes = np.full(self._count, NONE)
-        if len(rows):
-            counts = np.bincount(rows, minlength=self._count)
-            having = np.flatnonzero(counts)
-            made = objects(counts[having], names, self._all.heads, written(kinds, values, self._all.texts, self._fixed))
-            codes[having] = events.texts.extend(made) + np.arange(len(having))
-        return codes
-
-    def _unnamed(self, rows: Ints, names: Ints) -> Ints:
-        """Rows whose category must be kept as an argument, and is not yet one."""
-        categories = self._all.events.categories.values
-        odd = np.array([*(unnamed(each) for each in categories), False])
-        wanted: Bools = odd[self._category] & (self._packets[TYPE] != 2) & ~self._counter
-        wanted[rows[names == self._all.category]] = False
-        return np.flatnonzero(wanted)
-

@@ -233,8 +233,8 @@ class TrackEvents:
         if event.HasField("source_location"):
             place = event.source_location
             events.place.add(row, events.places.code((text(place.file_name), place.line_number)))
-        elif event.source_location_iid in sequence.places:
-            events.place.add(row, events.places.code(sequence.places[event.source_location_iid]))
+        elif event.source_location_iid and (known := sequence.places.get(event.source_location_iid)) is not None:
+            events.place.add(row, events.places.code(known))
 
     def _counter(self, event: Any, uuid: int | None, moment: tuple[int, int], sequence: Sequence) -> None:
         which = event.WhichOneof("counter_value_field")

@@ -16,9 +16,10 @@ from tracelens.readers.perfetto_pools import numbers
 from tracelens.readers.perfetto_slices import OPEN, OUT, THROUGH, Events
 
 
-def edges(events: Events, nested: Nested, position: Ints, losses: Counter[str]) -> tuple[Ints, Ints]:
-    """(from, to) of all flows. `position` is by event its place in time."""
-    at, first, second = _numbered(events, nested, position)
+def edges(events: Events, nested: Nested, losses: Counter[str]) -> tuple[Ints, Ints]:
+    """(from, to) of all flows; those that arrive without having begun are counted."""
+    position = nested.position
+    at, first, second = _numbered(events, nested)
     old: list[tuple[int, int, int]] = []
     last: dict[Any, int] = {}
     for event, kind, flow, index in sorted(nested.legacy_flows, key=lambda each: position[each[0]]):
@@ -40,10 +41,10 @@ def edges(events: Events, nested: Nested, position: Ints, losses: Counter[str]) 
     return np.where(turned, second, first), np.where(turned, first, second)
 
 
-def _numbered(events: Events, nested: Nested, position: Ints) -> tuple[Ints, Ints, Ints]:
+def _numbered(events: Events, nested: Nested) -> tuple[Ints, Ints, Ints]:
     """(place in time, from, to) of the flows of TrackEvents: each id joins an event with the one before."""
     rows, flows, ends = numbers(events.flow_row), numbers(events.flow_id), numbers(events.flow_ends) != 0
-    bound = nested.bound[rows]
+    bound, position = nested.bound[rows], nested.position
     kept = np.flatnonzero(bound != OPEN)
     kept = kept[np.argsort(position[rows[kept]], kind="stable")]
     kept = kept[np.argsort(flows[kept], kind="stable")]

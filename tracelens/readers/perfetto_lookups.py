@@ -63,8 +63,7 @@ class Lookup:
     def codes(self, iids: Ints, packets: Ints) -> Ints:
         """The code of each id as its packet knows it, NONE where it does not."""
         inside = np.where(iids < len(self._codes), iids, 0)
-        found = np.where((iids < len(self._codes)) & (self._since[inside] <= packets), self._codes[inside], NONE)
-        return found
+        return np.where((iids < len(self._codes)) & (self._since[inside] <= packets), self._codes[inside], NONE)
 
     def since(self, iids: list[int]) -> int:
         """The first packet of this batch that knows all of these ids, which must be in the table."""

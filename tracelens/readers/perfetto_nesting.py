@@ -16,8 +16,9 @@ import numpy.typing as npt
 from tracelens.readers.perfetto_pools import NONE, numbers
 from tracelens.readers.perfetto_slices import BEGIN, END, INSTANT, MAX_DEPTH, OPEN, Events, Slices
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-_STEP = np.zeros(8, np.int64)
+Ints: TypeAlias = npt.NDArray[Any]
+"""Times are 64 bits wide, rows, tracks and levels 32: of a million events every column counts."""
+_STEP = np.zeros(8, np.int32)
 _STEP[[BEGIN, END]] = 1, -1
 
 
@@ -25,7 +26,8 @@ _STEP[[BEGIN, END]] = 1, -1
 class Nested:
     """Slices in order of their begins, as columns: event, start, length, parent (OPEN for none), depth.
 
-    `bound` is by event the slice that it belongs to, or OPEN; `merged` by slice the ends that bring arguments.
+    `bound` is by event the slice that it belongs to, or OPEN, `position` its place in time; `merged` is by slice the
+    ends that bring arguments.
     """
 
     row: Ints
@@ -34,6 +36,7 @@ class Nested:
     parent: Ints
     depth: Ints
     bound: Ints
+    position: Ints
     merged: dict[int, list[int]]
     legacy_flows: list[tuple[int, str, Any, int]]
     losses: Counter[str]
@@ -43,7 +46,7 @@ class Nested:
 def nest(events: Events, rows: Ints, times: Ints, last: int) -> Nested:
     """Slices of the events `rows`, which come in order of their times; what never ends is cut at `last`."""
     if not len(rows):
-        return _merge(events, _Plain.none(), Slices(events), np.zeros(len(events.at), np.int64))
+        return _merge(events, _Plain.none(), Slices(events), np.zeros(len(events.track), np.int32))
     tracks = numbers(events.track)[rows]
     phases = numbers(events.phase)[rows]
     unusual = np.zeros(int(tracks.max()) + 1, bool)
@@ -58,8 +61,8 @@ def nest(events: Events, rows: Ints, times: Ints, last: int) -> Nested:
     others = np.flatnonzero(unusual[tracks])
     slices.feed(rows[others].tolist(), times[others].tolist())
     slices.finish(last)
-    position = np.zeros(len(events.at), np.int64)
-    position[rows] = np.arange(len(rows))
+    position = np.zeros(len(events.track), np.int32)
+    position[rows] = np.arange(len(rows), dtype=np.int32)
     return _merge(events, plain, slices, position)
 
 
@@ -79,23 +82,23 @@ class _Plain:
 
     @classmethod
     def none(cls) -> _Plain:
-        return cls(*(np.empty(0, np.int64) for _ in range(7)), Counter(), np.empty(0, bool))
+        none = np.empty(0, np.int64)
+        return cls(none, none, none, none, none, none, none, Counter(), np.empty(0, bool))
 
 
 def _plain(
     events: Events, rows: Ints, times: Ints, tracks: Ints, phases: Ints, mine: npt.NDArray[np.bool_], last: int
 ) -> _Plain:
     """Match begins and ends of some tracks; `disagreeing` are tracks where that is wrong, by track."""
-    order = np.flatnonzero(mine)
+    order = np.flatnonzero(mine).astype(np.int32)
     if not len(order):
         return _Plain.none()
     order = order[np.argsort(_narrow(tracks[order]), kind="stable")]
     track, phase = tracks[order], phases[order]
     after, unmatched = _depths(track, _STEP[phase])
     level = after - (phase == BEGIN)
-    kept = np.flatnonzero(~unmatched)
-    ladder = kept[np.argsort(_narrow(level[kept]), kind="stable")]
-    ladder = ladder[phase[ladder] != INSTANT]
+    ladder = np.flatnonzero(~unmatched & (phase != INSTANT)).astype(np.int32)
+    ladder = ladder[np.argsort(_narrow(level[ladder]), kind="stable")]
     ending = np.flatnonzero(phase[ladder] == END)
     begins, ends = ladder[ending - 1], ladder[ending]
     disagreeing = np.zeros(int(tracks.max()) + 1, bool)
@@ -105,20 +108,21 @@ def _plain(
         wrong = (ended != NONE) & (begun != ended) & ~(free & (begun == NONE))
         disagreeing[track[ends[wrong]]] = True
     disagreeing[track[level > MAX_DEPTH]] = True
-    length = np.where(phase == BEGIN, np.maximum(last - times[order], 0), 0)
-    unfinished = np.zeros(len(order), bool)
-    unfinished[phase == BEGIN] = True
+    finish = times[order]
+    unfinished = phase == BEGIN
     unfinished[begins] = False
-    length[begins] = times[order[ends]] - times[order[begins]]
+    finish[unfinished] = np.maximum(last, finish[unfinished])
+    finish[begins] = times[order[ends]]
     parent = _parents(level, phase, ladder)
-    made = np.flatnonzero(phase != END)
+    made = np.flatnonzero(phase != END).astype(np.int32)
     made = made[np.argsort(order[made], kind="stable")]
-    number = np.full(len(order) + 1, OPEN)
-    number[made] = np.arange(len(made))
+    number = np.full(len(order) + 1, OPEN, np.int32)
+    number[made] = np.arange(len(made), dtype=np.int32)
+    start = times[order[made]]
     return _Plain(
         row=rows[order[made]],
-        start=times[order[made]],
-        duration=length[made],
+        start=start,
+        duration=finish[made] - start,
         parent=number[parent[made]],
         depth=level[made],
         ends=rows[order[ends]],
@@ -130,21 +134,21 @@ def _plain(
 
 def _narrow(values: Ints) -> npt.NDArray[Any]:
     """The same order in 16 bits, where they fit: sorting those takes linear time."""
-    return values.astype(np.uint16) if int(values.max()) < 1 << 16 and int(values.min()) >= 0 else values
+    return values.astype(np.uint16) if int(values.max(initial=0)) < 1 << 16 else values
 
 
 def _depths(track: Ints, step: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """(open slices after each event, ends that close nothing) of events grouped by track."""
     first = np.flatnonzero(np.concatenate([[True], track[1:] != track[:-1]]))
-    group = np.zeros(len(track), np.int64)
+    group = np.zeros(len(track), np.int32)
     group[first[1:]] = 1
-    group = np.cumsum(group)
-    height = np.cumsum(step)
+    group = np.cumsum(group, dtype=np.int32)
+    height = np.cumsum(step, dtype=np.int32)
     height -= (height - step)[first][group]
     # Below every value of the groups before, so that one running minimum serves all groups.
-    apart = group * (2 * len(track) + 2)
-    lowest = np.minimum.accumulate(np.minimum(height, 0) - apart) + apart
-    before = np.concatenate([[0], lowest[:-1]])
+    apart = group.astype(np.int64) * (2 * len(track) + 2)
+    lowest = (np.minimum.accumulate(np.minimum(height, 0) - apart) + apart).astype(np.int32)
+    before = np.concatenate([lowest[:1], lowest[:-1]])
     before[first] = 0
     return height - lowest, (step < 0) & (lowest < before)
 
@@ -153,29 +157,29 @@ def _parents(level: Ints, phase: Ints, ladder: Ints) -> Ints:
     """By event: the begin one level up that is open around it; len(level) for none."""
     none = len(level)
     begins = ladder[phase[ladder] == BEGIN]
-    wide = none + 1
-    keys = level[begins] * wide + begins
     asked = np.flatnonzero((phase != END) & (level > 0))
-    found = np.searchsorted(keys, (level[asked] - 1) * wide + asked) - 1
-    parent = np.full(none, none)
-    parent[asked] = begins[found]
+    parent = np.full(none, none, np.int32)
+    if len(asked):
+        wide = np.int64(none + 1)
+        keys = level[begins] * wide + begins
+        found = np.searchsorted(keys, (level[asked] - 1) * wide + asked) - 1
+        parent[asked] = begins[found]
     return parent
 
 
 def _merge(events: Events, plain: _Plain, slices: Slices, position: Ints) -> Nested:
     """Both kinds of tracks, in order of time."""
-    own = numbers(slices.row).astype(np.int64)
-    row = np.concatenate([plain.row, own])
+    row = np.concatenate([plain.row, numbers(slices.row)])
     order = np.argsort(position[row], kind="stable")
-    number = np.empty(len(row) + 1, np.int64)
-    number[order] = np.arange(len(row))
+    number = np.empty(len(row) + 1, np.int32)
+    number[order] = np.arange(len(row), dtype=np.int32)
     number[len(row)] = OPEN
     split = len(plain.row)
     others = numbers(slices.parent)
     parent = np.concatenate([plain.parent, np.where(others == OPEN, OPEN, others + split)])
-    bound = numbers(slices.bound).astype(np.int64)
+    bound = numbers(slices.bound)
     bound = number[np.where(bound == OPEN, len(row), bound + split)]
-    bound[plain.row] = number[: split]
+    bound[plain.row] = number[:split]
     bound[plain.ends] = number[plain.ended]
     merged: dict[int, list[int]] = defaultdict(list)
     arguments = numbers(events.args)[plain.ends] != NONE
@@ -190,8 +194,11 @@ def _merge(events: Events, plain: _Plain, slices: Slices, position: Ints) -> Nes
         parent=number[parent][order],
         depth=np.concatenate([plain.depth, numbers(slices.depth)])[order],
         bound=bound,
+        position=position,
         merged=merged,
-        legacy_flows=[(event, kind, flow, int(number[split + index])) for event, kind, flow, index in slices.legacy_flows],
+        legacy_flows=[
+            (event, kind, flow, int(number[split + index])) for event, kind, flow, index in slices.legacy_flows
+        ],
         losses=plain.losses + slices.losses,
         lost_ns=slices.lost_ns,
     )

@@ -50,12 +50,12 @@ class Sparse:
         self.rows.append(row)
         self.values.append(value)
 
-    def extend(self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> None:
+    def extend(self, rows: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """Set several rows."""
         append(self.rows, rows)
         append(self.values, values)
 
-    def gather(self, wanted: npt.NDArray[np.int64], height: int) -> pl.Series:
+    def gather(self, wanted: npt.NDArray[Any], height: int) -> pl.Series:
         """The values of some rows of `height`; null where a row has none."""
         full, have = np.zeros(height, np.int64), np.zeros(height, bool)
         rows = numbers(self.rows)

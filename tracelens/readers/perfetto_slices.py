@@ -66,6 +66,10 @@ class Events:
         self.args.append(NONE if args is None else self.texts.add(args))
         return len(self.name) - 1
 
+    def forget_times(self) -> None:
+        """Free what is of no more use once the events stand in order of their times."""
+        self.clock, self.at = array("i"), array("q")
+
     def flow(self, row: int, flow: int, *, ends: bool) -> None:
         """Let an event begin, continue or end a flow."""
         self.flow_row.append(row)
@@ -96,7 +100,7 @@ class Slices:
         self.parent = array("q")
         self.depth = array("i")
         self.merged: dict[int, list[int]] = defaultdict(list)
-        self.bound = array("i", [OPEN]) * len(events.at)
+        self.bound = array("i", [OPEN]) * len(events.track)
         """By event: the slice that it began or ended, or that it lies in, if it is a flow."""
         self.legacy_flows: list[tuple[int, str, Any, int]] = []
         """(event, kind, flow, slice) in time order."""

@@ -23,6 +23,9 @@ from tracelens.readers.perfetto_slices import INSTANT, OPEN, TEXT_COLUMNS, Event
 from tracelens.readers.perfetto_tracks import Tracks
 from tracelens.readers.stacks import Stacks
 
+LAUNCHED = (*schema.GPU_WORK, "sync")
+"""A flow to one of these is a launch; torch draws one also to what a device waits for."""
+
 
 @dataclass(frozen=True)
 class Made:
@@ -50,16 +53,16 @@ def tables(decoded: TrackEvents, samples: list[Sample], tracks: Tracks, clocks: 
     ends = [int(times.max()) for _, times in placed if len(times)]
     realtime = clocks.realtime(target)
     events = decoded.events
-    nested = nest(events, *placed[0], max(ends, default=0))
+    del groups
+    events.forget_times()
+    nested = nest(events, *placed.pop(0), max(ends, default=0))
     losses.update(nested.losses)
-    position = np.zeros(len(events.at), np.int64)
-    position[placed[0][0]] = np.arange(len(placed[0][0]))
     kinds = _kinds(events, nested)
     frames = {
+        "flows": _flows(*edges(events, nested, losses), kinds),
+        "counters": _counters(decoded.counters, *placed[0], base),
+        **_samples(samples, *placed[1], base),
         "slices": _slices(events, nested, kinds, base),
-        "flows": _flows(*edges(events, nested, position, losses), kinds),
-        "counters": _counters(decoded.counters, *placed[1], base),
-        **_samples(samples, *placed[2], base),
     }
     return Made(
         frames={"tracks": tracks.table(), **frames},
@@ -82,32 +85,33 @@ def _place(
     clocks: Clocks,
     target: Clock,
     losses: Counter[str],
-) -> tuple[npt.NDArray[np.int64], Times]:
+) -> tuple[npt.NDArray[np.int32], Times]:
     """(rows, times) in order of time on the target clock; rows that cannot be placed are counted."""
     times = np.zeros(len(at), np.int64)
     valid = np.zeros(len(at), bool)
     for index, key in enumerate(keys):
-        mine = np.flatnonzero(clock == index)
-        converted = clocks.convert(at[mine], key, target) if len(mine) else None
+        mine = clock == index
+        converted = clocks.convert(at[mine], key, target) if mine.any() else None
         if converted is not None:
             times[mine], valid[mine] = converted
     losses["unplaced"] += len(at) - int(valid.sum())
-    rows = np.flatnonzero(valid)
-    order = np.argsort(times[rows], kind="stable")
-    return rows[order], times[rows][order]
+    rows = np.flatnonzero(valid).astype(np.int32)
+    times = times[rows]
+    order = np.argsort(times, kind="stable").astype(np.int32)
+    return rows[order], times[order]
 
 
-def _kinds(events: Events, nested: Nested) -> npt.NDArray[np.int64]:
+def _kinds(events: Events, nested: Nested) -> npt.NDArray[np.uint32]:
     """The kind of each slice, as a number of SLICE_KINDS."""
     code = {name: number for number, name in enumerate(schema.SLICE_KINDS)}
-    known = np.array([code[kind(category)] for category in events.categories.values] + [code["other"]])
-    kinds: npt.NDArray[np.int64] = known[numbers(events.category)[nested.row]]
+    known = np.array([code[kind(category)] for category in events.categories.values] + [code["other"]], np.uint32)
+    kinds: npt.NDArray[np.uint32] = known[numbers(events.category)[nested.row]]
     instants = numbers(events.phase)[nested.row] == INSTANT
     kinds[instants & (kinds == code["other"])] = code["instant"]
     return kinds
 
 
-def _slices(events: Events, nested: Nested, kinds: npt.NDArray[np.int64], base: int) -> pl.DataFrame:
+def _slices(events: Events, nested: Nested, kinds: npt.NDArray[np.uint32], base: int) -> pl.DataFrame:
     rows = nested.row
     names = pl.Series([*events.names.values, ""], dtype=pl.String).cast(pl.Categorical())
     parents = nested.parent
@@ -138,9 +142,9 @@ def _arguments(events: Events, nested: Nested) -> pl.Series:
     return chosen(events.texts.series(), wanted)
 
 
-def _sparse(events: Events, rows: npt.NDArray[np.int64]) -> dict[str, pl.Series]:
+def _sparse(events: Events, rows: npt.NDArray[np.int32]) -> dict[str, pl.Series]:
     """Columns that few slices have, only if some slice has them."""
-    height = len(events.at)
+    height = len(events.track)
     columns = {name: column.gather(rows, height) for name, column in events.columns.items() if column.rows}
     words = pl.Series(events.words.values, dtype=pl.String)
     for name in TEXT_COLUMNS:
@@ -155,15 +159,15 @@ def _sparse(events: Events, rows: npt.NDArray[np.int64]) -> dict[str, pl.Series]
     return columns
 
 
-def _flows(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], kinds: npt.NDArray[np.int64]) -> pl.DataFrame:
-    work = np.array([kind in schema.GPU_WORK for kind in schema.SLICE_KINDS])
+def _flows(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint32]) -> pl.DataFrame:
+    launched = np.array([kind in LAUNCHED for kind in schema.SLICE_KINDS])
     edge_kinds = pl.Series(["async", "launch"], dtype=schema.FLOWS.dtypes["kind"])
     return schema.FLOWS.build(
-        {"from_id": first, "to_id": second, "kind": edge_kinds.gather(work[kinds[second]].astype(np.uint32))}
+        {"from_id": first, "to_id": second, "kind": edge_kinds.gather(launched[kinds[second]].astype(np.uint32))}
     )
 
 
-def _counters(points: Points, rows: npt.NDArray[np.int64], times: Times, base: int) -> pl.DataFrame:
+def _counters(points: Points, rows: npt.NDArray[np.int32], times: Times, base: int) -> pl.DataFrame:
     return schema.COUNTERS.build(
         {
             "track_id": numbers(points.track)[rows],
@@ -173,7 +177,7 @@ def _counters(points: Points, rows: npt.NDArray[np.int64], times: Times, base: i
     )
 
 
-def _samples(samples: list[Sample], rows: npt.NDArray[np.int64], times: Times, base: int) -> dict[str, pl.DataFrame]:
+def _samples(samples: list[Sample], rows: npt.NDArray[np.int32], times: Times, base: int) -> dict[str, pl.DataFrame]:
     stacks = Stacks()
     chosen = [samples[row] for row in rows.tolist()]
     table = schema.SAMPLES.build(

@@ -19,6 +19,7 @@ from tracelens.readers.perfetto_events import COLUMNS
 from tracelens.readers.perfetto_lookups import Lookup
 from tracelens.readers.perfetto_pools import NONE, Pool, series
 from tracelens.readers.perfetto_sequence import Sequence
+from tracelens.readers.perfetto_slices import NUMBER_COLUMNS
 from tracelens.readers.perfetto_walk import BOOL, FLOAT, INT, TEXT, UINT
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -41,12 +42,13 @@ def head(name: str) -> str:
 class Read:
     """One argument as a sequence knows it: valid from packet `since` of batch `batch` on, and in all later batches.
 
-    `own` is its value if the argument holds columns of our own writer.
+    `own` is its value if the argument holds columns of our own writer, `number` if it is a number that is a column.
     """
 
     head: int
     json: str
     own: dict[str, Any] | None
+    number: int | None
     batch: int
     since: int
 
@@ -131,7 +133,8 @@ class Others:
         except (TypeError, ValueError, OverflowError):
             return None
         own = value if name == COLUMNS and isinstance(value, dict) else None
-        return Read(self._heads.code(head(name)), json, own, batch, since)
+        number = value if name in NUMBER_COLUMNS and type(value) is int and -(2**63) <= value < 2**63 else None
+        return Read(self._heads.code(head(name)), json, own, number, batch, since)
 
 
 def written(kinds: Ints, values: Ints, texts: Pool[str], fixed: list[str]) -> pl.Series:

@@ -253,7 +253,9 @@ def _arguments(data: Bytes, rows: Ints, at: Ints, sizes: Ints) -> Ints:
     ends = at + sizes
     named = np.flatnonzero((data[at] == 1 << 3) & (sizes > 3))
     name, after, good = varints(data, at[named] + 1)
-    named, name, after = (each[good & (name < MAX_IID) & (name > 0) & (after < ends[named])] for each in (named, name, after))
+    named, name, after = (
+        each[good & (name < MAX_IID) & (name > 0) & (after < ends[named])] for each in (named, name, after)
+    )
     tags, after = _tags(data, after)
     for tag, kind in ARGUMENT_KINDS.items():
         mine = np.flatnonzero(tags == tag)
