@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
         settings = Path(folder) / "settings.json"
         settings.write_bytes(_settings(args.fault))
         command = [sys.executable, "-m", "tracelens_serving", "run", "--seconds", f"{args.seconds:g}"]
-        shared.narrate(f"recording the bundled stack for {args.seconds:g} s: 1 decode and 2 prefill processes")
+        what = "healthy" if args.fault == "none" else f"with fault {args.fault}"
+        shared.narrate(f"recording the bundled stack, {what}, for {args.seconds:g} s: 1 decode and 2 prefill processes")
         with _stdout_to_stderr():
             recording = together.record([*command, "--settings", str(settings)], args.output, say=shared.narrate)
     record.tell(recording)
