@@ -32,7 +32,7 @@ def note(
         health.add("rank.merged", "info", says, count=len(labels), where=where)
     if trace.origin_unix_ns is None:
         says = "the file does not say when it was recorded; it shares no clock with other files"
-        health.add("clock.unknown", "warning", says, where=where)
+        health.add("clock.unknown", "info", says, where=where)
     if not trace.steps.height:
         health.add("steps.none", "info", "no step annotations: the whole recording is one window", where=where)
     if work.height:
