@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @hookimpl
 def readers() -> Iterable[Reader]:
     """Formats that core reads."""
-    from tracelens.readers import chrome, gil, kineto, measurements, parquet, perfetto, pyspy, speedscope, triton
+    from tracelens.readers import chrome, gil, kineto, measurements, parquet, perfetto_sniff, pyspy, speedscope, triton
 
     return [
         kineto.READER,
@@ -23,7 +23,7 @@ def readers() -> Iterable[Reader]:
         *pyspy.READERS,
         speedscope.READER,
         measurements.READER,
-        perfetto.READER,
+        perfetto_sniff.READER,
         parquet.READER,
         *triton.READERS,
     ]

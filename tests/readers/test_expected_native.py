@@ -14,13 +14,13 @@ import pytest
 from tracelens.contracts import Source
 from tracelens.errors import TracelensError
 from tracelens.health import Health
-from tracelens.readers import measurements, perfetto, pyspy, speedscope
+from tracelens.readers import measurements, perfetto_sniff, pyspy, speedscope
 
 pytestmark = pytest.mark.corpus
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("TRACELENS_CORPUS", ROOT.parent / "shared" / "traces")) / "public"
-READERS = (*pyspy.READERS, speedscope.READER, measurements.READER, perfetto.READER)
+READERS = (*pyspy.READERS, speedscope.READER, measurements.READER, perfetto_sniff.READER)
 FORMATS = ("perfetto", "collapsed", "speedscope", "pyspy-dump-json", "pyspy-dump-text")
 PYSPY_CHROME = "pyspy043_chrometrace.json"
 

@@ -11,7 +11,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from tests.readers.perfetto_ways import read_all
 from tracelens.contracts import Alignment, Source
 from tracelens.errors import TracelensError
-from tracelens.readers.perfetto import READER
+from tracelens.readers.perfetto_sniff import READER
 
 BEGIN, END, INSTANT, COUNTER, STATE = 1, 2, 3, 4, 5
 CLEARED, NEEDS = 1, 2

@@ -16,7 +16,7 @@ from tracelens.contracts import Source
 from tracelens.errors import TracelensError
 from tracelens.health import Health
 from tracelens.presenters.perfetto_writer import write_perfetto
-from tracelens.readers.perfetto import READER
+from tracelens.readers.perfetto_sniff import READER
 from tracelens.trace import Trace
 
 REALTIME, MONOTONIC, BOOTTIME = 1, 3, 6

@@ -11,13 +11,12 @@ into the file are left out, because their clocks differ. Perfetto says nothing o
 from __future__ import annotations
 
 import gc
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tracelens.contracts import Reader, Source
+from tracelens.contracts import Source
 from tracelens.errors import TracelensError
 from tracelens.health import Health
 from tracelens.readers.perfetto_batch import Batches
@@ -26,8 +25,9 @@ from tracelens.readers.perfetto_events import CLEARED, NEEDS_STATE, TrackEvents
 from tracelens.readers.perfetto_fast import MAX_BATCH, Way, single_runs, suited
 from tracelens.readers.perfetto_losses import account
 from tracelens.readers.perfetto_others import Others
-from tracelens.readers.perfetto_packets import Block, Damage, Inflater, field, looks_like_packets, split
+from tracelens.readers.perfetto_packets import Block, Damage, Inflater, field, split
 from tracelens.readers.perfetto_sequence import Sequence
+from tracelens.readers.perfetto_sniff import TEXT
 from tracelens.readers.perfetto_tables import tables
 from tracelens.readers.perfetto_tracks import Tracks
 from tracelens.trace import Facts, Trace
@@ -43,13 +43,6 @@ IGNORED = frozenset(
     )
 )  # fmt: skip
 """Packets about the recording itself, which hold no event."""
-KNOWN_FIELDS = frozenset(range(1, 140)) | {900, 1000}
-_TEXT = re.compile(rb"(?:\s|#[^\n]*\n)*packet\s*:?\s*\{")
-
-
-def sniff(head: bytes, name: str) -> int:
-    """Certain after two packets with fields that a packet has; text protos are recognised in order to refuse them."""
-    return 90 if _TEXT.match(head) else looks_like_packets(head, KNOWN_FIELDS)
 
 
 def read(source: Source, health: Health) -> Trace:
@@ -63,7 +56,7 @@ def read_by(way: Way | None, source: Source, health: Health) -> Trace:
     Raises TracelensError for text protos, compression bombs, and files without one whole packet.
     """
     stream = source.open(health)
-    if _TEXT.match(stream.head()):
+    if TEXT.match(stream.head()):
         raise TracelensError(
             f"{source.name}: a Perfetto trace as text (textproto)",
             "convert it: protoc --encode=perfetto.protos.Trace … < trace.textproto > trace.pftrace",
@@ -220,6 +213,3 @@ class Decoder:
         if not whole or inner.broken or inner.truncated:
             self.losses["bad-compressed"] += 1
             self.damage.lost_bytes += inner.lost_bytes
-
-
-READER = Reader("perfetto", "native Perfetto traces", sniff, read)
