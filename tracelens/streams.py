@@ -40,6 +40,8 @@ class Stream:
         self.path = path
         self.complete = True
         self._health = health
+        if path.exists() and not path.is_file():
+            raise TracelensError(f"{name}: not a regular file", "name a trace file; `-` reads standard input")
         try:
             self.size = path.stat().st_size
             with path.open("rb") as file:
